@@ -1,0 +1,1 @@
+//! The HTTP and WebSocket server and the command line of Lavalane.

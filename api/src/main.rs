@@ -1,0 +1,3 @@
+//! The `lavalane` program.
+
+fn main() {}

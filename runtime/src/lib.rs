@@ -1,0 +1,8 @@
+//! The runtime of Lavalane: model files, tokenizers, sampling, the KV cache, and the forward pass on
+//! Vulkan. It knows no actor and no socket.
+
+pub mod batch;
+pub mod ids;
+pub mod sampling;
+pub mod session;
+pub mod tokenizer;
