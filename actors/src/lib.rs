@@ -1,3 +1,18 @@
 //! Lanes, scheduler and executor of Lavalane as actors. They know no HTTP.
 
+mod engine;
+mod executor;
+mod guard;
+pub mod lifecycle;
 pub mod request;
+mod scheduler;
+pub mod settings;
+mod shared;
+pub mod statistics;
+pub mod status;
+pub mod stream;
+mod threads;
+
+pub use engine::{Engine, EngineHandle};
+pub use settings::{EngineSettings, StartError};
+pub use stream::RequestStream;

@@ -46,8 +46,8 @@ pub enum EndTokens {
     Ignore,
 }
 
-/// One thing that a request's stream says, in order. `Finished`, `Failed` and `Cancelled` are final:
-/// exactly one of them ends each stream.
+/// One thing that a request's stream says, in order. `Finished`, `Failed`, `Cancelled` and `Refused`
+/// are final: exactly one of them ends each stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestEvent {
     /// The request has a lane.
@@ -65,6 +65,19 @@ pub enum RequestEvent {
     Failed(Failure),
     /// The client cancelled.
     Cancelled(Usage),
+    /// The request was queued and then not taken: it waited too long, or the engine began to stop. It
+    /// never had a lane.
+    Refused(Refusal),
+}
+
+impl RequestEvent {
+    /// Whether the event ends its stream.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Started { .. } | Self::Token(_) => false,
+            Self::Finished(_) | Self::Failed(_) | Self::Cancelled(_) | Self::Refused(_) => true,
+        }
+    }
 }
 
 /// One drawn token.

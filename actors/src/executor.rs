@@ -1,0 +1,85 @@
+//! The executor's thread: the only owner of the device, behind a channel of one place.
+//!
+//! A batch goes in with a oneshot for its answer. A panic while it runs comes back as an answer too,
+//! without the sessions that moved into the batch; a oneshot whose sender was dropped means that the
+//! thread itself is gone.
+
+use crate::guard::guarded;
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use lavalane_runtime::batch::{BatchDone, BatchExecutor, IterationBatch};
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+
+/// What came of a batch that was handed to the executor.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// The executor accounted for every lane.
+    Done(BatchDone),
+    /// It panicked: nothing is proved to have run, and the batch's sessions are gone.
+    Died(String),
+}
+
+enum Job {
+    Run { batch: IterationBatch, answer: oneshot::Sender<Answer> },
+    Recover { answer: oneshot::Sender<Result<(), String>> },
+}
+
+/// The scheduler's way to the executor. The thread ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct ExecutorClient {
+    jobs: Sender<Job>,
+}
+
+impl ExecutorClient {
+    /// Hands over a batch without ever waiting. The receiver yields its answer; an error there says
+    /// that the thread is gone.
+    ///
+    /// # Errors
+    /// Gives the batch back where the thread is gone, or, against the rule of one batch in flight,
+    /// still has a job before it.
+    pub(crate) fn run(&self, batch: IterationBatch) -> Result<oneshot::Receiver<Answer>, IterationBatch> {
+        let (answer, receiver) = oneshot::channel();
+        match self.jobs.try_send(Job::Run { batch, answer }) {
+            Ok(()) => Ok(receiver),
+            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => match job {
+                Job::Run { batch, .. } => Err(batch),
+                Job::Recover { .. } => unreachable!("the job that comes back is the one that was sent"),
+            },
+        }
+    }
+
+    /// Asks for a new device. The receiver yields what came of it; an error there, or one from here,
+    /// says that the thread is gone.
+    pub(crate) fn recover(&self) -> Option<oneshot::Receiver<Result<(), String>>> {
+        let (answer, receiver) = oneshot::channel();
+        self.jobs.try_send(Job::Recover { answer }).ok().map(|()| receiver)
+    }
+}
+
+/// Starts the executor's thread.
+pub(crate) fn start(executor: Box<dyn BatchExecutor>) -> std::io::Result<(ExecutorClient, JoinHandle<()>)> {
+    let (jobs, receiver) = bounded(1);
+    let thread = std::thread::Builder::new()
+        .name("lavalane-executor".to_owned())
+        .spawn(move || serve(executor, &receiver))?;
+    Ok((ExecutorClient { jobs }, thread))
+}
+
+fn serve(mut executor: Box<dyn BatchExecutor>, jobs: &Receiver<Job>) {
+    while let Ok(job) = jobs.recv() {
+        // Nobody may be waiting any more: then the scheduler is gone and its channel closes next.
+        match job {
+            Job::Run { batch, answer } => {
+                let done = guarded(|| executor.run(batch));
+                let _ = answer.send(done.map_or_else(|panicked| Answer::Died(panicked.0), Answer::Done));
+            }
+            Job::Recover { answer } => {
+                let recovered = guarded(|| executor.recover()).unwrap_or_else(|panicked| Err(panicked.0));
+                let _ = answer.send(recovered);
+            }
+        }
+    }
+    if let Err(panicked) = guarded(|| drop(executor)) {
+        tracing::error!("the executor panicked while it was dropped: {panicked}");
+    }
+}

@@ -1,0 +1,51 @@
+//! The engine's two threads: one runs the actors on a system of their own, one owns the executor.
+
+use crate::executor;
+use crate::guard::guarded;
+use crate::scheduler::Scheduler;
+use crate::settings::StartError;
+use crate::shared::Shared;
+use crate::status::Health;
+use actix::{Actor, Addr, System};
+use lavalane_runtime::batch::BatchExecutor;
+use lavalane_runtime::tokenizer::TokenText;
+use std::sync::Arc;
+
+const ACTORS: &str = "lavalane-actors";
+const EXECUTOR: &str = "lavalane-executor";
+
+/// Starts both threads and waits for the scheduler's address.
+pub(crate) fn start(
+    executor: Box<dyn BatchExecutor>,
+    tokenizer: Arc<dyn TokenText>,
+    shared: &Arc<Shared>,
+) -> Result<Addr<Scheduler>, StartError> {
+    let (client, executor_thread) =
+        executor::start(executor).map_err(|source| StartError::Thread { name: EXECUTOR, source })?;
+    let (give_address, address) = crossbeam_channel::bounded(1);
+    let shared = shared.clone();
+    let actors = move || {
+        let ended = guarded(|| {
+            let system = System::new();
+            system.block_on(async {
+                let scheduler = Scheduler::new(client, tokenizer, shared.clone()).start();
+                let _ = give_address.send(scheduler);
+            });
+            system.run()
+        });
+        if guarded(|| executor_thread.join()).is_err() {
+            tracing::error!("the executor's thread could not be joined");
+        }
+        // The scheduler says why it ended, where it can; only then is what is said here not heard.
+        shared.set_health(match ended {
+            Ok(Ok(())) => Health::Stopped,
+            Ok(Err(error)) => Health::Dead { reason: format!("the actor system failed: {error}") },
+            Err(panicked) => Health::Dead { reason: format!("the actor system panicked: {panicked}") },
+        });
+    };
+    std::thread::Builder::new()
+        .name(ACTORS.to_owned())
+        .spawn(actors)
+        .map_err(|source| StartError::Thread { name: ACTORS, source })?;
+    address.recv().map_err(|_| StartError::ActorSystem)
+}
