@@ -1,57 +1,44 @@
 //! Sampling: from one row of logits to one token, as a function of settings, history and position.
+//!
+//! Two distributions are at work and are kept apart:
+//! - **The model's distribution** is the softmax of the raw logits. Every log-probability that is
+//!   reported ([`Sampled::logprob`], [`Sampled::top`], [`TokenSignals`]) is of this one. Neither
+//!   temperature nor truncation, penalties nor logit bias changes it, as users of the OpenAI API and of
+//!   vLLM (its `raw_logprobs`) expect.
+//! - **The draw's distribution** is what a token is drawn from. It is made in the order of vLLM's
+//!   sampler: logit bias, repetition penalty, frequency and presence penalties, temperature, min-p,
+//!   top-k, typical, top-p. Each filter sees what the one before left, renormalised, and always leaves
+//!   at least one token. Temperature 0 takes the best token after bias and penalties instead, the
+//!   lowest id among equals.
+//!
+//! Nothing here depends on lane, batch or number of draws made: the random number is a function of
+//! seed, choice index and position, and every sum is taken in one fixed order.
 
-use crate::ids::{Position, TokenId};
+mod filters;
+mod history;
+mod random;
+mod sampler;
+mod settings;
+mod signals;
+mod softmax;
+
+pub use random::uniform;
+pub use sampler::{Sampler, predict};
+pub use settings::{FieldRange, SamplingError, SamplingOptions, SamplingSettings};
+pub use signals::{TokenSignals, token_signals};
+pub use softmax::{LOGPROB_FLOOR, softmax};
+
+use crate::ids::TokenId;
 
 /// A token that was drawn or predicted, with what the model thought of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
     /// The token.
     pub token: TokenId,
-    /// Its natural-log probability under the model (before temperature and truncation); finite.
+    /// Its natural-log probability under the model (before bias, penalties, temperature and
+    /// truncation); finite, never below [`LOGPROB_FLOOR`].
     pub logprob: f32,
-    /// The most likely tokens with their log probabilities, best first; as many as were asked for.
+    /// The most likely tokens with their log probabilities under the model, best first, the lower id
+    /// first among equals; as many as were asked for, or the whole vocabulary where that is smaller.
     pub top: Vec<(TokenId, f32)>,
-}
-
-/// How to draw tokens; validated by construction.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SamplingSettings {
-    /// 0 is greedy.
-    temperature: f32,
-}
-
-impl SamplingSettings {
-    /// Always the most likely token.
-    pub fn greedy() -> Self {
-        Self { temperature: 0.0 }
-    }
-}
-
-/// Draws one sequence's tokens.
-#[derive(Clone, Debug)]
-pub struct Sampler {
-    settings: SamplingSettings,
-}
-
-impl Sampler {
-    /// A sampler for choice `choice_index` of a request. The random number of a draw is a function of
-    /// the settings' seed, the choice index and the position alone.
-    pub fn new(settings: SamplingSettings, _choice_index: u32) -> Self {
-        Self { settings }
-    }
-
-    /// Tells the sampler that the sequence now holds `tokens`, in order (prompt tokens too: the
-    /// penalties count them).
-    pub fn accept(&mut self, _tokens: &[TokenId]) {}
-
-    /// Draws the token at `position` from `logits` (one per vocabulary entry). `None` where a logit
-    /// is not finite.
-    pub fn draw(&self, logits: &[f32], _position: Position) -> Option<Sampled> {
-        let _ = &self.settings.temperature;
-        if logits.iter().any(|logit| !logit.is_finite()) {
-            return None;
-        }
-        let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)))?;
-        Some(Sampled { token: TokenId(best as u32), logprob: 0.0, top: Vec::new() })
-    }
 }

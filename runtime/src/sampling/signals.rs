@@ -1,0 +1,81 @@
+//! What one row of logits says of the model's certainty.
+
+use super::softmax::{LOGPROB_FLOOR, best};
+use super::softmax::{LogSoftmax, exp_nonpositive, ordered_sum};
+
+/// How certain the model is of one next token; of its own distribution, before bias, penalties,
+/// temperature and truncation. All numbers are finite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenSignals {
+    /// Shannon entropy in nats: 0 where one token has all the probability, `ln(vocabulary)` at most.
+    pub entropy: f32,
+    /// Natural-log probability of the best token.
+    pub top_logprob: f32,
+    /// Natural-log probability of the second best; [`LOGPROB_FLOOR`] where there is none.
+    pub second_logprob: f32,
+    /// How far the best is ahead of the second, in nats; never negative.
+    pub margin: f32,
+}
+
+/// The signals of one row of logits; `None` where one is NaN or positive infinity, or none is finite.
+pub fn token_signals(logits: &[f32]) -> Option<TokenSignals> {
+    let model = LogSoftmax::new(logits)?;
+    let greatest = model.best().logit;
+    // With d the distance below the best logit and S the sum of exp(-d), the entropy, the mean of
+    // -ln p, is ln S + sum(exp(-d) d) / S.
+    let weighted = ordered_sum(logits, |logit| {
+        let distance = logit - greatest;
+        let weight = exp_nonpositive(distance);
+        if weight > 0.0 { -f64::from(weight) * f64::from(distance) } else { 0.0 }
+    });
+    let entropy = (model.log_sum() + weighted / model.log_sum().exp()) as f32;
+    let (before, after) = (&logits[..model.best().index], &logits[model.best().index + 1..]);
+    let second = [best(before), best(after)].into_iter().flatten().map(|best| best.logit);
+    let second_logprob = second.fold(f32::NEG_INFINITY, f32::max);
+    let second_logprob = model.logprob(second_logprob).max(LOGPROB_FLOOR);
+    let top_logprob = model.logprob(greatest);
+    Some(TokenSignals { entropy, top_logprob, second_logprob, margin: top_logprob - second_logprob })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(logits: &[f32], entropy: f32, top: f32, second: f32) {
+        let signals = token_signals(logits).expect("usable logits");
+        let pairs = [
+            (signals.entropy, entropy),
+            (signals.top_logprob, top),
+            (signals.second_logprob, second),
+            (signals.margin, top - second),
+        ];
+        for (ours, expected) in pairs {
+            assert!((ours - expected).abs() < 1e-5, "{signals:?}, expected {entropy} {top} {second}");
+        }
+    }
+
+    #[test]
+    fn an_even_row_has_the_greatest_entropy_and_no_margin() {
+        let quarter = 0.25_f32.ln();
+        check(&[3.0; 4], -quarter, quarter, quarter);
+    }
+
+    #[test]
+    fn a_certain_row_has_no_entropy() {
+        check(&[0.0, 200.0, f32::NEG_INFINITY], 0.0, 0.0, -200.0);
+        check(&[5.0], 0.0, 0.0, LOGPROB_FLOOR);
+    }
+
+    #[test]
+    fn an_uneven_row_has_the_entropy_of_its_probabilities() {
+        let probabilities = [0.5_f32, 0.3, 0.2];
+        let logits = probabilities.map(f32::ln);
+        let entropy = -probabilities.iter().map(|p| p * p.ln()).sum::<f32>();
+        check(&logits, entropy, 0.5_f32.ln(), 0.3_f32.ln());
+    }
+
+    #[test]
+    fn an_unusable_row_has_no_signals() {
+        assert_eq!(token_signals(&[f32::NAN, 1.0]), None);
+    }
+}
