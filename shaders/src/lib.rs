@@ -1,1 +1,22 @@
-//! Compute kernels of Lavalane.
+//! Compute kernels of Lavalane: GLSL sources, one kernel per file, compiled to SPIR-V at build time, each
+//! beside a scalar twin that does the same arithmetic on the CPU.
+//!
+//! [`Kernel`] is the table of them; [`load`] gives a kernel's module for a device. What a kernel reads
+//! and writes is said at the head of its GLSL file.
+
+mod modules;
+mod table;
+
+pub use table::{CacheKind, CodeKind, InputKind, Kernel, ScaleKind, Tile, load};
+
+/// Tokens per page of the KV cache; PAGE_TOKENS in the kernels.
+pub const PAGE_TOKENS: usize = 32;
+
+/// Rows (tokens) per tile of activations; TILE in the kernels.
+pub const TILE_ROWS: usize = 8;
+
+/// Values per block along K.
+pub const BLOCK: usize = 32;
+
+/// Row groups that one workgroup of the CPU matmul kernels takes; ROW_GROUPS in the kernels.
+pub const ROW_GROUPS: usize = 2;

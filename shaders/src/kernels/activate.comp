@@ -1,0 +1,56 @@
+#version 450
+// Stores a row of values as activations: as they are (attention's output), or gated for the
+// feed-forward: activation(gate) * up. One lane is one block of 32 values.
+#extension GL_GOOGLE_include_directive : require
+#include "activations.glsl"
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LANES = 8u;
+
+layout(set = 0, binding = 0) readonly buffer Source { float source[]; }; // [row][stride]
+layout(set = 0, binding = 1) writeonly buffer Codes { uvec4 codes[]; };
+layout(set = 0, binding = 2) writeonly buffer Scales { vec4 scales[]; };
+layout(set = 0, binding = 3) writeonly buffer Values { vec4 values[]; };
+
+layout(push_constant) uniform Push {
+    uint width;     // values of a row that are stored
+    uint stride;    // from one row of the source to the next
+    uint up_offset; // from a gate value to its up value
+    uint flags;
+} push;
+#define GATE_SILU 4u
+#define GATE_GELU 8u
+
+#include "store_activations.glsl"
+
+// x * sigmoid(x)
+float silu(float x) {
+    precise float result = x / (1.0 + exp(-x));
+    return result;
+}
+
+// The tanh approximation of GELU, with tanh(u) = 1 - 2 / (exp(2u) + 1).
+float gelu(float x) {
+    precise float u = 0.7978845608028654 * (x + 0.044715 * x * x * x);
+    precise float hyperbolic = 1.0 - 2.0 / (exp(2.0 * clamp(u, -15.0, 15.0)) + 1.0);
+    precise float result = 0.5 * x * (1.0 + hyperbolic);
+    return result;
+}
+
+void main() {
+    uint blocks = (push.width + 31u) / 32u;
+    uint block = gl_WorkGroupID.x * LANES + gl_LocalInvocationID.x;
+    uint row = gl_WorkGroupID.y;
+    if (block >= blocks) return;
+    float block_values[32];
+    for (uint i = 0u; i < 32u; i++) {
+        uint at = block * 32u + i;
+        precise float value = 0.0;
+        if (at < push.width) {
+            value = source[row * push.stride + at];
+            if ((push.flags & GATE_SILU) != 0u) value = silu(value) * source[row * push.stride + push.up_offset + at];
+            if ((push.flags & GATE_GELU) != 0u) value = gelu(value) * source[row * push.stride + push.up_offset + at];
+        }
+        block_values[i] = value;
+    }
+    store_block(push.flags, row, blocks, block, block_values);
+}
