@@ -1,1 +1,4 @@
 //! The HTTP and WebSocket server and the command line of Lavalane.
+
+pub mod error;
+pub mod wire;

@@ -1,0 +1,9 @@
+//! The JSON that clients send and receive: parsed once, into types that need no second check.
+
+pub mod chat;
+pub mod common;
+pub mod completion;
+pub mod fields;
+pub mod json;
+pub mod sampling;
+pub mod tokens;
