@@ -3,6 +3,7 @@
 
 pub mod batch;
 pub mod ids;
+pub mod kv;
 pub mod sampling;
 pub mod session;
 pub mod tokenizer;
