@@ -2,8 +2,10 @@
 //! Vulkan. It knows no actor and no socket.
 
 pub mod batch;
+pub mod gguf;
 pub mod ids;
 pub mod kv;
+pub mod quant;
 pub mod sampling;
 pub mod session;
 pub mod tokenizer;
