@@ -15,7 +15,7 @@ use actix::Addr;
 use lavalane_runtime::batch::{BatchExecutor, ExecutorLimits};
 use lavalane_runtime::tokenizer::TokenText;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Starts engines.
 #[derive(Debug)]
@@ -95,14 +95,7 @@ impl EngineHandle {
         let cancellation = Cancellation::new(shared.clone());
         let buffered_max = shared.settings.events_buffered_max;
         let (sink, stream) = stream::channel(id, buffered_max, cancellation.clone(), self.inner.clone());
-        let submission = Submission {
-            id,
-            request: Box::new(request),
-            sink,
-            cancellation,
-            permit,
-            submitted: Instant::now(),
-        };
+        let submission = Submission { id, request: Box::new(request), sink, cancellation, permit };
         match self.inner.scheduler.send(submission).await {
             Ok(accepted) => accepted.map(|()| stream),
             Err(_) => Err(self.not_running()),

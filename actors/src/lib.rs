@@ -3,6 +3,7 @@
 mod engine;
 mod executor;
 mod guard;
+mod lane;
 pub mod lifecycle;
 pub mod request;
 mod scheduler;
@@ -11,6 +12,8 @@ mod shared;
 pub mod statistics;
 pub mod status;
 pub mod stream;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod threads;
 
 pub use engine::{Engine, EngineHandle};

@@ -41,12 +41,15 @@ pub enum LifecycleEvent {
         /// The request.
         request: RequestId,
     },
-    /// A lane's session was made anew; its transcript is run again.
+    /// A lane lost its session with the device; its request's transcript is run again, on this lane
+    /// or another.
     Reset {
         /// The lane.
         lane: LaneId,
-        /// Its owner.
+        /// Its last owner.
         generation: Generation,
+        /// The request.
+        request: RequestId,
     },
     /// The device was lost.
     DeviceLost {

@@ -80,7 +80,7 @@ impl RequestEvent {
     }
 }
 
-/// One drawn token.
+/// One drawn token. An end token or a stop token is counted but not said: the reply ends instead.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenEvent {
     /// The token with its log-probabilities.
@@ -190,6 +190,14 @@ pub enum Failure {
     /// The device was lost and the request could not be rebuilt.
     #[error("the device was lost: {0}")]
     DeviceLost(String),
+    /// Its work was put into several batches in a row, and each was cut before it ran.
+    #[error("the request's work did not run in {attempts} attempts: {reason}")]
+    NotRun {
+        /// How many times it was tried.
+        attempts: u32,
+        /// Why the last batch was cut.
+        reason: String,
+    },
     /// The engine stopped.
     #[error("the engine stopped: {0}")]
     EngineStopped(String),

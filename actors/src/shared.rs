@@ -29,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) slots: Mutex<Vec<SlotStatus>>,
     observers: Observers,
     abandoned: AtomicBool,
+    executor_given_up: AtomicBool,
     requests: AtomicU64,
 }
 
@@ -43,6 +44,7 @@ impl Shared {
             slots: Mutex::new(lanes.map(|lane| SlotStatus::idle(lane, Generation::default())).collect()),
             observers: Observers::default(),
             abandoned: AtomicBool::new(false),
+            executor_given_up: AtomicBool::new(false),
             requests: AtomicU64::new(0),
             settings,
             limits,
@@ -90,6 +92,15 @@ impl Shared {
 
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
+    }
+
+    /// Says that the executor does not answer: nobody is to wait for its thread.
+    pub(crate) fn give_up_on_executor(&self) {
+        self.executor_given_up.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_executor_given_up(&self) -> bool {
+        self.executor_given_up.load(Ordering::Acquire)
     }
 
     /// When a refused client may try again: the time until about one request in the engine ends.

@@ -25,16 +25,17 @@ pub(crate) fn start(
     let (give_address, address) = crossbeam_channel::bounded(1);
     let shared = shared.clone();
     let actors = move || {
-        let ended = guarded(|| {
+        let for_scheduler = shared.clone();
+        let ended = guarded(move || {
             let system = System::new();
-            system.block_on(async {
-                let scheduler = Scheduler::new(client, tokenizer, shared.clone()).start();
+            system.block_on(async move {
+                let scheduler = Scheduler::new(client, tokenizer, for_scheduler).start();
                 let _ = give_address.send(scheduler);
             });
             system.run()
         });
-        if guarded(|| executor_thread.join()).is_err() {
-            tracing::error!("the executor's thread could not be joined");
+        if !shared.is_executor_given_up() && executor_thread.join().is_err() {
+            tracing::error!("the executor's thread panicked");
         }
         // The scheduler says why it ended, where it can; only then is what is said here not heard.
         shared.set_health(match ended {

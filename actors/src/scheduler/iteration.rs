@@ -1,0 +1,266 @@
+//! The steps of one iteration: release, admit, plan, take sessions, run, settle, and again.
+
+use super::plan::{PlanLimits, PlannedRows, plan};
+use super::{Phase, Scheduler};
+use crate::executor::Answer;
+use crate::lane::order::{Begin, Release, Settle, Settled, Why};
+use crate::lane::step::Candidate;
+use crate::lane::ticket::Suspicion;
+use crate::request::{Failure, RequestEvent};
+use actix::Context;
+use lavalane_runtime::batch::{
+    BatchDone, BatchFaultCause, IterationBatch, LaneFault, LaneFaultCause, LaneVerdict, LaneWork,
+};
+use lavalane_runtime::ids::{BatchId, Generation, LaneId};
+use lavalane_runtime::session::Session;
+use std::time::Instant;
+
+/// What the steps of an iteration hand on to one another.
+#[derive(Debug, Default)]
+pub(super) struct Iteration {
+    /// How many batches were run.
+    batches: u64,
+    begins: Vec<(LaneId, Begin)>,
+    /// The lanes' parts, as they come in.
+    pub(super) work: Vec<LaneWork>,
+    /// The lanes of the batch in flight.
+    in_flight: Vec<(LaneId, Generation)>,
+    /// Why the device must be made again after this iteration.
+    lost: Option<String>,
+    run_at: Option<Instant>,
+    settled_at: Option<Instant>,
+}
+
+impl Scheduler {
+    /// Releases the lanes whose requests are to end, then admits.
+    pub(super) fn begin_iteration(&mut self, context: &mut Context<Self>) {
+        self.phase = Phase::Busy;
+        let now = Instant::now();
+        self.clear_queue(now);
+        let closed = self.closing.is_past(now);
+        let owners = self.lanes.iter().enumerate();
+        let releases = owners.filter_map(|(lane, entry)| {
+            let owner = entry.owner.as_ref()?;
+            let why = if owner.cancellation.is_cancelled() {
+                Why::Cancelled
+            } else if closed {
+                let failure = Failure::EngineStopped("it was shut down".to_owned());
+                Why::Ended(RequestEvent::Failed(failure))
+            } else if owner.work_until <= now {
+                Why::Ended(RequestEvent::Failed(Failure::WorkTimeout { limit: owner.work_limit }))
+            } else {
+                return None;
+            };
+            Some((LaneId(lane as u32), Release { generation: entry.generation, why }))
+        });
+        let releases = releases.collect();
+        self.ask(releases, context, Self::admit);
+    }
+
+    /// Plans the batch and finds pages for it.
+    pub(super) fn prepare(&mut self, context: &mut Context<Self>) {
+        let candidates = self.candidates();
+        if candidates.is_empty() {
+            return self.rest(context);
+        }
+        let settings = &self.shared.settings;
+        let limits = PlanLimits {
+            rows_max: settings.rows_per_iteration.min(self.shared.limits.batch_rows_max),
+            slice_rows_max: settings.prefill_slice_rows_max,
+            bypass_max: settings.bypass_max,
+        };
+        let planned = plan(&candidates, &limits);
+        let preempted = self.find_pages(&planned);
+        self.count_bypasses(&candidates);
+        let releases = preempted.into_iter().map(|lane| {
+            let generation = self.lanes[lane.index()].generation;
+            (lane, Release { generation, why: Why::Preempted })
+        });
+        let releases = releases.collect();
+        self.ask(releases, context, Self::launch);
+    }
+
+    /// Nothing can run now. Requests may still wait when all that were admitted ended at once.
+    fn rest(&mut self, context: &mut Context<Self>) {
+        if self.waiting.len() > 0 {
+            return self.begin_iteration(context);
+        }
+        self.phase = Phase::Idle;
+        self.iteration.settled_at = None;
+        self.publish_slots();
+        self.stop_if_closed();
+    }
+
+    /// The lanes that may run. Where some are suspected of having killed the executor, the oldest of
+    /// them runs alone.
+    fn candidates(&self) -> Vec<Candidate> {
+        let owners = self
+            .lanes
+            .iter()
+            .enumerate()
+            .filter_map(|(lane, entry)| entry.owner.as_ref().map(|owner| (LaneId(lane as u32), owner)));
+        let suspect = owners.clone().filter(|(_, owner)| owner.suspicion == Suspicion::Suspect);
+        match suspect.min_by_key(|(_, owner)| owner.arrival()) {
+            Some((lane, owner)) => vec![owner.candidate(lane)],
+            None => owners.map(|(lane, owner)| owner.candidate(lane)).collect(),
+        }
+    }
+
+    /// Sees to it that every planned lane's pages cover its rows, and writes the lanes' orders. Where
+    /// the pool is exhausted the youngest lanes lose theirs; they are returned.
+    fn find_pages(&mut self, planned: &[PlannedRows]) -> Vec<LaneId> {
+        let mut preempted = Vec::new();
+        self.iteration.begins.clear();
+        for part in planned {
+            while !preempted.contains(&part.lane) && !self.grow(part) {
+                let Some(youngest) = self.youngest(&preempted) else { break };
+                let pages =
+                    self.lanes[youngest.index()].owner.as_mut().map(|owner| std::mem::take(&mut owner.pages));
+                self.pages.release(pages.unwrap_or_default());
+                preempted.push(youngest);
+            }
+        }
+        self.iteration.begins.retain(|(lane, _)| !preempted.contains(lane));
+        preempted
+    }
+
+    /// Extends one lane's pages for its rows and writes its order; false where the pool is exhausted.
+    fn grow(&mut self, part: &PlannedRows) -> bool {
+        let entry = &mut self.lanes[part.lane.index()];
+        let generation = entry.generation;
+        let Some(owner) = &mut entry.owner else { return true };
+        let tokens = owner.step.position().tokens() + part.rows;
+        let Some(pages) = self.pages.grow(&mut owner.pages, tokens) else { return false };
+        let begin = Begin { generation, rows: part.rows, logits: part.logits, pages };
+        self.iteration.begins.push((part.lane, begin));
+        true
+    }
+
+    fn youngest(&self, except: &[LaneId]) -> Option<LaneId> {
+        let lanes = (0..self.lanes.len() as u32).map(LaneId).filter(|lane| !except.contains(lane));
+        let owned = lanes
+            .filter_map(|lane| self.lanes[lane.index()].owner.as_ref().map(|owner| (owner.arrival(), lane)));
+        owned.max().map(|(_, lane)| lane)
+    }
+
+    fn count_bypasses(&mut self, candidates: &[Candidate]) {
+        for candidate in candidates {
+            let runs = self.iteration.begins.iter().any(|(lane, _)| *lane == candidate.lane);
+            if let Some(owner) = &mut self.lanes[candidate.lane.index()].owner {
+                owner.bypassed = if runs { 0 } else { owner.bypassed + 1 };
+            }
+        }
+    }
+
+    /// Takes the planned lanes' sessions.
+    fn launch(&mut self, context: &mut Context<Self>) {
+        let begins = std::mem::take(&mut self.iteration.begins);
+        self.iteration.work.clear();
+        self.ask(begins, context, Self::run);
+    }
+
+    /// Hands the batch to the executor.
+    fn run(&mut self, context: &mut Context<Self>) {
+        let work = std::mem::take(&mut self.iteration.work);
+        if work.is_empty() {
+            // Every planned lane was preempted or ended instead: there is something new to plan.
+            return self.begin_iteration(context);
+        }
+        self.iteration.batches += 1;
+        self.iteration.in_flight = work.iter().map(|work| (work.lane, work.generation)).collect();
+        let rows: usize = work.iter().map(|work| work.tokens.len()).sum();
+        let now = Instant::now();
+        {
+            let mut statistics = self.shared.statistics.lock();
+            statistics.iterations += 1;
+            statistics.rows += rows as u64;
+            statistics.iteration_rows.record(rows as f64);
+            if let Some(settled_at) = self.iteration.settled_at.take() {
+                statistics.scheduling_time.record_time(now - settled_at);
+            }
+        }
+        self.iteration.run_at = Some(now);
+        let batch = IterationBatch { id: BatchId(self.iteration.batches), copies: Vec::new(), work };
+        match self.executor.run(batch) {
+            Ok(answer) => {
+                self.then(answer, context, |scheduler, answer, context| match answer {
+                    Ok(answer) => scheduler.settle(answer, context),
+                    Err(_) => scheduler.die("the executor's thread ended during a batch", context),
+                });
+                self.set_alarm(context);
+            }
+            Err(batch) => {
+                drop(batch);
+                self.die("the executor's thread has ended", context);
+            }
+        }
+    }
+
+    /// Tells every lane of the batch what came of its part.
+    fn settle(&mut self, answer: Answer, context: &mut Context<Self>) {
+        let now = Instant::now();
+        self.iteration.settled_at = Some(now);
+        let in_flight = std::mem::take(&mut self.iteration.in_flight);
+        let (verdicts, sessions, cause) = match answer {
+            Answer::Done(done) => self.account(done),
+            Answer::Died(reason) => {
+                self.iteration.lost = Some(reason.clone());
+                (Vec::new(), Vec::new(), reason)
+            }
+        };
+        {
+            let mut statistics = self.shared.statistics.lock();
+            statistics.partial_batches += u64::from(!cause.is_empty());
+            if let Some(run_at) = self.iteration.run_at.take() {
+                statistics.iteration_time.record_time(now - run_at);
+            }
+        }
+        let died = self.iteration.lost.is_some() && sessions.is_empty();
+        let mut sessions = sessions;
+        let settles = in_flight.into_iter().map(|(lane, generation)| {
+            let session = sessions.iter().position(|(owner, _)| *owner == lane);
+            let session = session.map(|index| sessions.swap_remove(index).1);
+            let settled = match (session, verdict(&verdicts, lane)) {
+                (Some(session), verdict) => Settled::Verdict(verdict, session),
+                (None, _) if died => Settled::SessionLost,
+                (None, _) => Settled::SessionKept,
+            };
+            (lane, Settle { generation, settled, cause: cause.clone() })
+        });
+        let settles = settles.collect();
+        self.ask(settles, context, Self::after_batch);
+    }
+
+    /// Reads an answer into verdicts, sessions, and the cause where the batch was cut.
+    fn account(&mut self, done: BatchDone) -> (Vec<LaneVerdict>, Vec<(LaneId, Session)>, String) {
+        match done.result {
+            Ok(outcome) => (outcome.discharge(), done.sessions, String::new()),
+            Err(partial) => {
+                let cause = partial.cause().clone();
+                if let BatchFaultCause::DeviceLost(reason) | BatchFaultCause::ExecutorDied(reason) = &cause {
+                    self.iteration.lost = Some(reason.clone());
+                }
+                tracing::warn!("{partial}");
+                (partial.discharge(), done.sessions, cause.to_string())
+            }
+        }
+    }
+
+    /// Goes on with the next iteration, or with a new device.
+    fn after_batch(&mut self, context: &mut Context<Self>) {
+        self.publish_slots();
+        match self.iteration.lost.take() {
+            Some(reason) => self.lose_device(reason, context),
+            None => self.begin_iteration(context),
+        }
+    }
+}
+
+/// The verdict on a lane. One that the executor does not name has failed: its state is not known.
+fn verdict(verdicts: &[LaneVerdict], lane: LaneId) -> LaneVerdict {
+    let named = verdicts.iter().find(|verdict| verdict.lane() == lane).cloned();
+    named.unwrap_or(LaneVerdict::Fault(LaneFault {
+        lane,
+        cause: LaneFaultCause::InvalidWork("the executor's answer leaves the lane out"),
+    }))
+}

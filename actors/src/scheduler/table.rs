@@ -1,0 +1,104 @@
+//! The scheduler's table of lanes: taking in their answers, and publishing what they do.
+
+use super::Scheduler;
+use super::owner::{LaneEntry, Owner};
+use super::queue::Origin;
+use crate::lane::order::{Reply, Why};
+use crate::lane::ticket::Ticket;
+use crate::lifecycle::LifecycleEvent;
+use crate::request::RequestEvent;
+use lavalane_runtime::ids::{LaneId, Position};
+
+impl Scheduler {
+    /// Takes in a lane's answer; `None` where the lane is dead.
+    pub(super) fn absorb(&mut self, lane: LaneId, reply: Option<Reply>) {
+        match reply {
+            Some(Reply::Ready { step, generated_tokens, tokens_per_second, suspicion }) => {
+                if let Some(owner) = &mut self.lanes[lane.index()].owner {
+                    owner.step = step;
+                    owner.generated_tokens = generated_tokens;
+                    owner.tokens_per_second = tokens_per_second;
+                    owner.suspicion = suspicion;
+                }
+            }
+            Some(Reply::Work(work)) => self.iteration.work.push(*work),
+            Some(Reply::GivenUp { ticket, position, why }) => self.take_back(lane, ticket, position, why),
+            // The lane no longer has the request that it was thought to have: whoever dropped the
+            // ticket has thereby answered its client.
+            Some(Reply::Stale) => self.forget(lane),
+            None => {
+                tracing::error!("lane {lane} is dead and is made anew");
+                let generation = self.lanes[lane.index()].generation;
+                let address = self.new_lane(lane);
+                self.forget(lane);
+                self.lanes[lane.index()] = LaneEntry { generation, ..LaneEntry::new(address) };
+            }
+        }
+    }
+
+    fn take_back(&mut self, lane: LaneId, ticket: Box<Ticket>, position: Option<Position>, why: Why) {
+        let generation = self.lanes[lane.index()].generation;
+        let request = ticket.id;
+        if let Some(owner) = self.free(lane) {
+            self.give_back_pages(owner, &ticket, position);
+        }
+        self.publish_slot(lane);
+        let event = match why {
+            Why::Preempted => {
+                self.shared.statistics.lock().preemptions += 1;
+                self.shared.publish(&LifecycleEvent::Preempted { lane, generation, request });
+                return self.queue_up(ticket, Origin::Resumed);
+            }
+            Why::Reset => {
+                self.shared.publish(&LifecycleEvent::Reset { lane, generation, request });
+                return self.queue_up(ticket, Origin::Resumed);
+            }
+            Why::Ended(event) => event,
+            Why::Cancelled => RequestEvent::Cancelled(ticket.usage()),
+        };
+        self.shared.publish(&LifecycleEvent::Reclaimed { lane, generation, request });
+        self.publish_gauges();
+        ticket.end(event, &self.shared);
+    }
+
+    fn give_back_pages(&mut self, owner: Owner, _ticket: &Ticket, _position: Option<Position>) {
+        self.pages.release(owner.pages);
+    }
+
+    /// Frees a lane whose ticket is gone.
+    fn forget(&mut self, lane: LaneId) {
+        if let Some(owner) = self.free(lane) {
+            self.shared.statistics.lock().requests_failed += 1;
+            self.pages.release(owner.pages);
+        }
+        self.publish_slot(lane);
+        self.publish_gauges();
+    }
+
+    fn free(&mut self, lane: LaneId) -> Option<Owner> {
+        self.lanes[lane.index()].owner.take()
+    }
+
+    pub(super) fn publish_slot(&self, lane: LaneId) {
+        self.shared.slots.lock()[lane.index()] = self.lanes[lane.index()].status(lane);
+    }
+
+    /// Publishes every lane and the gauges.
+    pub(super) fn publish_slots(&self) {
+        {
+            let mut slots = self.shared.slots.lock();
+            for (index, (slot, entry)) in slots.iter_mut().zip(&self.lanes).enumerate() {
+                *slot = entry.status(LaneId(index as u32));
+            }
+        }
+        self.publish_gauges();
+    }
+
+    pub(super) fn publish_gauges(&self) {
+        let mut statistics = self.shared.statistics.lock();
+        statistics.requests_running = self.lanes.iter().filter(|lane| lane.owner.is_some()).count();
+        statistics.requests_waiting = self.waiting.len();
+        statistics.kv_pages_used = self.pages.used();
+        statistics.kv_pages_cached = self.pages.cached();
+    }
+}

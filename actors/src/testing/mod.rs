@@ -1,0 +1,13 @@
+//! Executors without a device, for tests of whatever is built on the engine (feature `testing`).
+//!
+//! [`ScriptedExecutor`] is a small deterministic model over real page tables: what it draws depends on
+//! every token that it reads back from its pages, so a wrong table, position or replay changes the
+//! reply. [`FaultInjectingExecutor`] wraps any executor and makes it fail by script.
+
+mod faults;
+mod gate;
+mod scripted;
+
+pub use faults::{Fate, Fault, FaultInjectingExecutor, FaultScript, LaneRecord, RunRecord, When};
+pub use gate::Gate;
+pub use scripted::{SCRIPTED_END, ScriptedExecutor, ScriptedTokens, expected_reply, scripted_limits};

@@ -1,0 +1,273 @@
+//! A small deterministic model over real page tables, without a device.
+
+use super::gate::Gate;
+use lavalane_runtime::batch::{
+    BatchDone, BatchExecutor, BatchFaultCause, BatchOutcome, ExecutorLimits, IterationBatch, LaneFault,
+    LaneFaultCause, LaneOutcome, LaneWork, LogitsUse, PartialBatchError,
+};
+use lavalane_runtime::ids::{PageId, Position, TokenId};
+use lavalane_runtime::sampling::{Sampled, Sampler, SamplingSettings};
+use lavalane_runtime::session::Session;
+use lavalane_runtime::tokenizer::TokenText;
+
+/// The scripted vocabulary's end-of-generation token.
+pub const SCRIPTED_END: TokenId = TokenId(0);
+
+/// Limits of a small scripted device: 64 rows, 8 lanes, 256 tokens of context, 64 pages of 16 tokens,
+/// 64 words.
+pub fn scripted_limits() -> ExecutorLimits {
+    ExecutorLimits {
+        batch_rows_max: 64,
+        lanes_max: 8,
+        context_tokens_max: 256,
+        page_tokens: 16,
+        pages: 64,
+        vocabulary: 64,
+    }
+}
+
+/// One place of a page: the token whose keys and values it holds.
+type Place = Option<TokenId>;
+
+/// Runs batches on pages of tokens in ordinary memory.
+#[derive(Debug)]
+pub struct ScriptedExecutor {
+    limits: ExecutorLimits,
+    pages: Vec<Vec<Place>>,
+    /// The length word of each slot.
+    lengths: Vec<usize>,
+    gate: Option<Gate>,
+}
+
+impl ScriptedExecutor {
+    /// An executor with empty pages.
+    pub fn new(limits: ExecutorLimits) -> Self {
+        let pages = vec![vec![None; limits.page_tokens]; limits.pages];
+        Self { limits, pages, lengths: vec![0; limits.lanes_max], gate: None }
+    }
+
+    /// Makes every step wait before `gate`.
+    #[must_use]
+    pub fn with_gate(mut self, gate: Gate) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
+    fn place(&mut self, pages: &[PageId], position: usize) -> Option<&mut Place> {
+        let page = pages.get(position / self.limits.page_tokens)?;
+        self.pages.get_mut(page.index())?.get_mut(position % self.limits.page_tokens)
+    }
+
+    fn run_lane(&mut self, work: &mut LaneWork) -> Result<LaneOutcome, LaneFaultCause> {
+        let from = work.from.tokens();
+        let to = from + work.tokens.len();
+        if work.tokens.is_empty() || work.session.length() != work.from {
+            return Err(LaneFaultCause::InvalidWork("no rows, or not at the session's end"));
+        }
+        if to > self.limits.context_tokens_max
+            || work.tokens.iter().any(|token| token.index() >= self.limits.vocabulary)
+        {
+            return Err(LaneFaultCause::InvalidWork("beyond the context or the vocabulary"));
+        }
+        for (offset, token) in work.tokens.iter().enumerate() {
+            let place = self.place(work.session.pages(), from + offset);
+            *place.ok_or(LaneFaultCause::InvalidWork("the page table does not cover the rows"))? =
+                Some(*token);
+        }
+        let slot = work.session.slot().0 as usize;
+        let length = self.lengths.get_mut(slot).ok_or(LaneFaultCause::InvalidWork("no such length slot"))?;
+        *length = to;
+        let sampled = self.draw(&work.session, work.logits, from, to)?;
+        work.session.advance(work.tokens.len());
+        let to = Position::START.advance(self.lengths[slot]);
+        Ok(LaneOutcome { lane: work.lane, from: work.from, to, sampled })
+    }
+
+    fn draw(
+        &mut self,
+        session: &Session,
+        logits: LogitsUse,
+        from: usize,
+        to: usize,
+    ) -> Result<Vec<Sampled>, LaneFaultCause> {
+        let first = match logits {
+            LogitsUse::None => return Ok(Vec::new()),
+            LogitsUse::SampleLast => to,
+            LogitsUse::PredictAll => from + 1,
+        };
+        let mut state = Prefix::default();
+        let mut sampled = Vec::new();
+        for position in 0..to {
+            state = state.after(self.place(session.pages(), position).copied().flatten());
+            if position + 1 >= first {
+                let logits = state.logits(self.limits.vocabulary);
+                let drawn = session.sampler().draw(&logits, Position::START.advance(position + 1));
+                sampled.push(drawn.ok_or(LaneFaultCause::LogitsNotFinite)?);
+            }
+        }
+        Ok(sampled)
+    }
+}
+
+impl BatchExecutor for ScriptedExecutor {
+    fn limits(&self) -> ExecutorLimits {
+        self.limits
+    }
+
+    fn run(&mut self, batch: IterationBatch) -> BatchDone {
+        if let Some(gate) = &self.gate {
+            gate.pass();
+        }
+        for copy in &batch.copies {
+            self.pages[copy.to.index()] = self.pages[copy.from.index()].clone();
+        }
+        let lanes: Vec<_> = batch.work.iter().map(|work| work.lane).collect();
+        let (mut ran, mut faulted) = (Vec::new(), Vec::new());
+        let mut sessions = Vec::with_capacity(lanes.len());
+        for mut work in batch.work {
+            match self.run_lane(&mut work) {
+                Ok(outcome) => ran.push(outcome),
+                Err(cause) => faulted.push(LaneFault { lane: work.lane, cause }),
+            }
+            sessions.push((work.lane, work.session));
+        }
+        let result = if faulted.is_empty() {
+            Ok(BatchOutcome { batch: batch.id, ran })
+        } else {
+            Err(PartialBatchError::new(batch.id, &lanes, ran, faulted, Vec::new(), BatchFaultCause::Lanes))
+        };
+        BatchDone { result, sessions }
+    }
+
+    fn recover(&mut self) -> Result<(), String> {
+        self.pages.iter_mut().for_each(|page| page.fill(None));
+        self.lengths.fill(0);
+        Ok(())
+    }
+}
+
+/// What the scripted model knows of the tokens before a position: a running FNV-1a hash.
+#[derive(Clone, Copy, Debug)]
+struct Prefix(u64);
+
+impl Default for Prefix {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Prefix {
+    fn after(self, place: Place) -> Self {
+        let word = place.map_or(u64::MAX, |token| u64::from(token.0));
+        Self((self.0 ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23))
+    }
+
+    fn logits(self, vocabulary: usize) -> Vec<f32> {
+        let logit = |word: usize| {
+            let mixed = (self.0 ^ (word as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+                .wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            (mixed >> 40) as f32 / (1_u32 << 21) as f32 - 4.0
+        };
+        (0..vocabulary).map(logit).collect()
+    }
+}
+
+/// The tokens that the scripted model draws after `prompt`, computed without any page: at most
+/// `count`, and none after [`SCRIPTED_END`].
+pub fn expected_reply(
+    vocabulary: usize,
+    prompt: &[TokenId],
+    sampling: &SamplingSettings,
+    choice_index: u32,
+    count: usize,
+) -> Vec<TokenId> {
+    let mut sampler = Sampler::new(sampling.clone(), choice_index).with_prompt_tokens(prompt.len());
+    sampler.accept(prompt);
+    let mut state = prompt.iter().fold(Prefix::default(), |state, token| state.after(Some(*token)));
+    let mut reply = Vec::new();
+    while reply.len() < count && reply.last() != Some(&SCRIPTED_END) {
+        let position = Position::START.advance(prompt.len() + reply.len());
+        let Some(sampled) = sampler.draw(&state.logits(vocabulary), position) else { break };
+        sampler.accept(&[sampled.token]);
+        state = state.after(Some(sampled.token));
+        reply.push(sampled.token);
+    }
+    reply
+}
+
+/// The scripted vocabulary's text: letters, and the four single bytes of an emoji.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScriptedTokens;
+
+const LETTERS: &[u8; 26] = b"abcdefghijklmnopqrstuvwxyz";
+/// U+1F600 in UTF-8.
+const EMOJI: &[u8; 4] = b"\xf0\x9f\x98\x80";
+
+impl TokenText for ScriptedTokens {
+    fn token_bytes(&self, token: TokenId) -> &[u8] {
+        match token {
+            SCRIPTED_END => &[],
+            TokenId(1..=4) => &EMOJI[token.index() - 1..token.index()],
+            TokenId(_) => &LETTERS[token.index() % 26..token.index() % 26 + 1],
+        }
+    }
+
+    fn is_end_of_generation(&self, token: TokenId) -> bool {
+        token == SCRIPTED_END
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lavalane_runtime::batch::IterationBatch;
+    use lavalane_runtime::ids::{BatchId, Generation, LaneId};
+    use lavalane_runtime::session::LengthSlot;
+
+    /// Runs `prompt` in slices over the pages `table`; returns the token drawn at its end.
+    fn check(prompt: &[u32], slices: &[usize], table: &[u32], expected_equal: bool) {
+        let mut executor = ScriptedExecutor::new(scripted_limits());
+        let prompt: Vec<TokenId> = prompt.iter().copied().map(TokenId).collect();
+        let sampling = SamplingSettings::greedy();
+        let mut session = Session::new(LengthSlot(0), Sampler::new(sampling.clone(), 0));
+        session.extend_pages(table.iter().copied().map(PageId));
+        let mut drawn = None;
+        for rows in slices {
+            let from = session.length();
+            let tokens = prompt[from.tokens()..from.tokens() + rows].to_vec();
+            let is_last = from.tokens() + rows == prompt.len();
+            let logits = if is_last { LogitsUse::SampleLast } else { LogitsUse::None };
+            let work = LaneWork {
+                lane: LaneId(0),
+                generation: Generation::default(),
+                session,
+                from,
+                tokens,
+                logits,
+            };
+            let mut done =
+                executor.run(IterationBatch { id: BatchId(1), copies: Vec::new(), work: vec![work] });
+            session = done.sessions.remove(0).1;
+            drawn = done
+                .result
+                .ok()
+                .and_then(|outcome| outcome.ran[0].sampled.first().map(|sampled| sampled.token));
+        }
+        let expected = expected_reply(64, &prompt, &sampling, 0, 1)[0];
+        assert_eq!(drawn == Some(expected), expected_equal, "{drawn:?} and {expected:?}");
+    }
+
+    #[test]
+    fn slicing_does_not_change_what_is_drawn() {
+        let prompt: Vec<u32> = (0..40).map(|index| index % 50 + 5).collect();
+        for slices in [&[40][..], &[1, 39], &[16, 16, 8], &[7, 20, 13]] {
+            check(&prompt, slices, &[3, 1, 2], true);
+        }
+    }
+
+    #[test]
+    fn a_page_table_that_names_a_page_twice_changes_what_is_drawn() {
+        let prompt: Vec<u32> = (0..40).map(|index| index % 50 + 5).collect();
+        check(&prompt, &[40], &[3, 3, 2], false);
+    }
+}
