@@ -5,6 +5,7 @@ pub mod batch;
 pub mod gguf;
 pub mod ids;
 pub mod kv;
+pub mod model;
 pub mod quant;
 pub mod sampling;
 pub mod session;
