@@ -2,9 +2,9 @@
 //! the draw itself.
 //!
 //! A vocabulary may hold a quarter of a million tokens and this runs for each token drawn, so the whole
-//! of it is never sorted: top-k keeps a short buffer, and top-p and typical sort only as far down as the
-//! mass asks for. Each comparison is a total order (ties go to the lower id) and each sum has one
-//! order, so that the result is a function of the arguments.
+//! of it is never sorted: top-k keeps a short buffer, and top-p and typical search for the last token they
+//! keep by halves. Each comparison is a total order (ties go to the lower id) and candidates are drawn
+//! from in the order of their ids, so that the result is a function of the arguments.
 
 use super::settings::SamplingOptions;
 use super::softmax::{Best, exp_nonpositive, ordered_sum};
@@ -13,8 +13,8 @@ use std::cmp::Ordering;
 
 /// How many logits are summed at a time when nothing is truncated.
 const BLOCK: usize = 1024;
-/// How many candidates are sorted first in search of a mass; four times as many each time after.
-const FIRST_SORTED: usize = 64;
+/// How many candidates are sorted rather than halved in search of a mass.
+const SORTED_AT_ONCE: usize = 64;
 
 /// A token that may yet be drawn.
 #[derive(Clone, Copy, Debug)]
@@ -42,16 +42,20 @@ pub(super) fn choose(logits: &[f32], best: Best, options: &SamplingOptions, numb
     if keeps_all_likely && keeps_all_ranks {
         return choose_from_all(logits, |logit| exp_nonpositive(scaled(logit)), number);
     }
-    let likely = logits.iter().enumerate().filter_map(|(token, &logit)| {
+    let candidate = |(token, logit): (TokenId, f32)| {
         let weight = exp_nonpositive(scaled(logit));
-        // Adding 0 turns -0 into 0, which total_cmp tells apart.
-        let candidate = Candidate { token: token as u32, logit, weight, rank: -logit + 0.0 };
+        let candidate = Candidate { token: token.0, logit, weight, rank: rank(logit) };
         (weight > 0.0 && weight >= options.min_p).then_some(candidate)
-    });
-    let mut candidates = if keeps_all_ranks {
-        likely.collect()
+    };
+    // Min-p keeps the best down to some weight and top-k the best down to some rank, so that their order
+    // does not matter; top-k first spares the exponentials.
+    let mut candidates: Vec<Candidate> = if keeps_all_ranks {
+        let tokens = (0_u32..).map(TokenId);
+        tokens.zip(logits.iter().copied()).filter_map(candidate).collect()
     } else {
-        first_by_rank(likely, (options.top_k as usize).min(logits.len()))
+        let mut kept = greatest(logits, options.top_k as usize);
+        kept.sort_unstable_by_key(|&(token, _)| token);
+        kept.into_iter().filter_map(candidate).collect()
     };
     if options.typical_p < 1.0 {
         keep_typical(&mut candidates, scaled, f64::from(options.typical_p));
@@ -59,46 +63,39 @@ pub(super) fn choose(logits: &[f32], best: Best, options: &SamplingOptions, numb
     if options.top_p < 1.0 {
         keep_nucleus(&mut candidates, f64::from(options.top_p));
     }
-    candidates.sort_unstable_by_key(|candidate| candidate.token);
     choose_from(&candidates, number * total(&candidates))
 }
 
 /// The `count` greatest logits with their tokens, best first, the lower id first among equals; all where
 /// there are fewer.
 pub(super) fn greatest(logits: &[f32], count: usize) -> Vec<(TokenId, f32)> {
-    let candidates = logits.iter().enumerate().map(|(token, &logit)| Candidate {
-        token: token as u32,
-        logit,
-        weight: 0.0,
-        rank: -logit + 0.0,
-    });
-    let best = first_by_rank(candidates, count.min(logits.len()));
-    best.into_iter().map(|candidate| (TokenId(candidate.token), candidate.logit)).collect()
-}
-
-/// The `count` first by rank, in order. `candidates` come in the order of their tokens.
-fn first_by_rank(candidates: impl Iterator<Item = Candidate>, count: usize) -> Vec<Candidate> {
-    if count == 0 {
-        return Vec::new();
-    }
-    let mut kept: Vec<Candidate> = Vec::with_capacity(2 * count);
-    // Once `count` are known, what ranks no better than the last of them is out: it comes later, so its
-    // token is the higher.
-    let mut limit: Option<f32> = None;
-    for candidate in candidates {
-        if limit.is_some_and(|limit| candidate.rank >= limit) {
+    let order = |one: &(TokenId, f32), other: &(TokenId, f32)| {
+        rank(one.1).total_cmp(&rank(other.1)).then(one.0.cmp(&other.0))
+    };
+    let count = count.min(logits.len());
+    let mut kept: Vec<(TokenId, f32)> = Vec::with_capacity(2 * count);
+    // Once `count` are known, what is no greater than the least of them is out: it comes later, so its
+    // id is the higher.
+    let mut limit = None;
+    for (token, &logit) in (0_u32..).map(TokenId).zip(logits) {
+        if limit.is_some_and(|limit| logit <= limit) {
             continue;
         }
-        kept.push(candidate);
-        if kept.len() == 2 * count {
-            let (_, last, _) = kept.select_nth_unstable_by(count - 1, Candidate::order);
-            limit = Some(last.rank);
+        kept.push((token, logit));
+        if count > 0 && kept.len() == 2 * count {
+            let (_, least, _) = kept.select_nth_unstable_by(count - 1, order);
+            limit = Some(least.1);
             kept.truncate(count);
         }
     }
-    kept.sort_unstable_by(Candidate::order);
+    kept.sort_unstable_by(order);
     kept.truncate(count);
     kept
+}
+
+/// The rank of the greatest logit is the least. Adding 0 turns -0 into 0, which a total order tells apart.
+fn rank(logit: f32) -> f32 {
+    -logit + 0.0
 }
 
 /// Locally typical sampling: ranks by how far a token's surprise is from the expected one.
@@ -121,31 +118,38 @@ fn keep_nucleus(candidates: &mut Vec<Candidate>, mass: f64) {
     let needless = (1.0 - mass) * sum / candidates.len() as f64;
     candidates.retain(|candidate| f64::from(candidate.weight) >= needless);
     for candidate in candidates.iter_mut() {
-        candidate.rank = -candidate.logit + 0.0;
+        candidate.rank = rank(candidate.logit);
     }
     keep_mass(candidates, mass * sum);
 }
 
-/// Keeps the first by rank whose weights together reach `mass`; at least one, and all where they do not
-/// reach it.
+/// Keeps the first by rank whose weights together reach `mass`, in the order in which they stood; at least
+/// one, and all where they do not reach it.
+///
+/// A search by halves, each made by a partial selection, so that it takes time in the number of
+/// candidates and not that of a sort.
 fn keep_mass(candidates: &mut Vec<Candidate>, mass: f64) {
-    let (mut sorted, mut step, mut reached) = (0, FIRST_SORTED, 0.0);
-    while sorted < candidates.len() {
-        let rest = &mut candidates[sorted..];
-        let count = step.min(rest.len());
-        if count < rest.len() {
-            rest.select_nth_unstable_by(count - 1, Candidate::order);
+    let mut searched = candidates.clone();
+    let (mut rest, mut reached) = (searched.as_mut_slice(), 0.0);
+    while rest.len() > SORTED_AT_ONCE {
+        let half = rest.len() / 2;
+        rest.select_nth_unstable_by(half, Candidate::order);
+        let (first, second) = rest.split_at_mut(half);
+        let first_weight = total(first);
+        if reached + first_weight >= mass {
+            rest = first;
+        } else {
+            reached += first_weight;
+            rest = second;
         }
-        rest[..count].sort_unstable_by(Candidate::order);
-        for (index, candidate) in rest[..count].iter().enumerate() {
-            reached += f64::from(candidate.weight);
-            if reached >= mass {
-                candidates.truncate(sorted + index + 1);
-                return;
-            }
-        }
-        sorted += count;
-        step *= 4;
+    }
+    rest.sort_unstable_by(Candidate::order);
+    let last = rest.iter().find(|candidate| {
+        reached += f64::from(candidate.weight);
+        reached >= mass
+    });
+    if let Some(last) = last {
+        candidates.retain(|candidate| candidate.order(last).is_le());
     }
 }
 
