@@ -78,6 +78,7 @@ impl Session {
     /// it, or `None` where the session holds fewer tokens than that.
     pub fn trim(&mut self, tokens: usize, page_tokens: usize) -> Option<Vec<PageId>> {
         self.length = self.length.trim(tokens)?;
+        self.sampler.trim(tokens);
         let kept = tokens.div_ceil(page_tokens).min(self.pages.len());
         Some(self.pages.split_off(kept))
     }
@@ -95,5 +96,28 @@ impl Session {
     /// Ends the session and gives back its pages.
     pub fn into_pages(self) -> Vec<PageId> {
         self.pages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::TokenId;
+    use crate::sampling::{SamplingOptions, SamplingSettings};
+
+    #[test]
+    fn trimming_gives_back_pages_and_takes_back_penalties() {
+        let options =
+            SamplingOptions { temperature: 0.0, presence_penalty: 2.0, ..SamplingOptions::default() };
+        let settings = SamplingSettings::new(options, 0).expect("valid options");
+        let mut session = Session::new(LengthSlot(0), Sampler::new(settings, 0));
+        session.extend_pages([PageId(4), PageId(7)]);
+        session.sampler_mut().accept(&[TokenId(1), TokenId(0)]);
+        session.advance(2);
+        assert_eq!(session.trim(3, 1), None);
+        assert_eq!(session.trim(1, 1), Some(vec![PageId(7)]));
+        assert_eq!((session.length().tokens(), session.pages()), (1, &[PageId(4)][..]));
+        let sampled = session.sampler().draw(&[1.0, 1.5], session.length()).expect("usable logits");
+        assert_eq!(sampled.token, TokenId(0), "only token 1 is penalised now");
     }
 }
