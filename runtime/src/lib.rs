@@ -2,6 +2,7 @@
 //! Vulkan. It knows no actor and no socket.
 
 pub mod batch;
+pub mod engine;
 pub mod gguf;
 pub mod ids;
 pub mod kv;
@@ -10,3 +11,4 @@ pub mod quant;
 pub mod sampling;
 pub mod session;
 pub mod tokenizer;
+pub mod vulkan;

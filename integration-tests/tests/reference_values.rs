@@ -1,0 +1,117 @@
+//! The Vulkan forward pass against reference values: greedy steps that were made with exact arithmetic of
+//! the same weights (f32 weights, f32 KV), teacher-forced with the reference's own ids, on each pack.
+
+use lavalane_integration_tests::models::{self, ModelFile};
+use lavalane_runtime::engine::WindowRunner;
+use lavalane_runtime::ids::TokenId;
+use lavalane_runtime::model::Model;
+use lavalane_runtime::vulkan::{DeviceChoice, KvType, Pack, Precision};
+use serde::Deserialize;
+use std::sync::Arc;
+
+#[derive(Deserialize)]
+struct Vectors {
+    greedy: Vec<Greedy>,
+}
+
+#[derive(Deserialize)]
+struct Greedy {
+    prompt: String,
+    prompt_ids: Vec<u32>,
+    steps: Vec<Step>,
+}
+
+#[derive(Deserialize)]
+struct Step {
+    id: u32,
+    top: Vec<(u32, f64)>,
+}
+
+/// Where the reference's two best are this near, either may come first.
+const TIE: f64 = 0.02;
+
+/// How far a log-probability of one of the reference's ten best tokens may lie from the reference's.
+const LOGPROB_TOLERANCE: f64 = 0.02;
+
+fn log_softmax(logits: &[f32]) -> Vec<f64> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
+    let total: f64 = logits.iter().map(|&logit| (f64::from(logit) - largest).exp()).sum();
+    logits.iter().map(|&logit| f64::from(logit) - largest - total.ln()).collect()
+}
+
+/// The most likely token, without those in `barred`.
+fn best_but(logits: &[f32], barred: impl Iterator<Item = usize>) -> usize {
+    let barred: Vec<usize> = barred.collect();
+    let candidates = (0..logits.len()).filter(|token| !barred.contains(token));
+    candidates.max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a))).expect("there are tokens")
+}
+
+fn check(file: ModelFile, pack: Pack) {
+    let Some(path) = models::find(file) else { return };
+    let vectors: Vectors = models::vectors(file);
+    assert_eq!(vectors.greedy.len(), 12, "the file holds 12 greedy runs");
+    let model = Arc::new(Model::open(&path).expect("the model opens"));
+    let choice = DeviceChoice { device: None, pack: Some(pack) };
+    let mut runner = WindowRunner::new(model, choice, Precision::Precise, KvType::F32, 2048, 64)
+        .expect("the model fits the device");
+    let (mut steps, mut worst) = (0, 0.0f64);
+    for greedy in &vectors.greedy {
+        let ids = greedy.prompt_ids.iter().copied().chain(greedy.steps.iter().map(|step| step.id));
+        let ids: Vec<TokenId> = ids.map(TokenId).collect();
+        let logits = runner.logits(&ids[..ids.len() - 1], 0).expect("the device runs");
+        for (index, step) in greedy.steps.iter().enumerate() {
+            let row = &logits[greedy.prompt_ids.len() - 1 + index];
+            // The reference never ended a reply: where an end token was best, it took the next best.
+            let passed_over = step.top.iter().take_while(|&&(id, _)| id != step.id).count();
+            assert!(passed_over <= 1, "the reference's own step is its best or its next best");
+            let best = best_but(row, step.top[..passed_over].iter().map(|&(id, _)| id as usize));
+            let lead = step.top[passed_over].1 - step.top[passed_over + 1].1;
+            assert!(
+                best == step.id as usize || lead <= TIE,
+                "{:?}, step {index}: token {best}, the reference says {} with a lead of {lead}",
+                greedy.prompt,
+                step.id,
+            );
+            let logprobs = log_softmax(row);
+            for &(id, reference) in &step.top[..10] {
+                worst = worst.max((logprobs[id as usize] - reference).abs());
+            }
+            steps += 1;
+        }
+    }
+    println!(
+        "{file:?} on pack {}: {steps} greedy steps, worst log-probability difference {worst:.5}",
+        pack.name()
+    );
+    assert!(worst <= LOGPROB_TOLERANCE, "a log-probability lies {worst} from the reference's");
+}
+
+#[test]
+fn smollm2_equals_the_reference_on_the_cpu_pack() {
+    check(ModelFile::SmolLm2, Pack::Cpu);
+}
+
+#[test]
+fn smollm2_equals_the_reference_on_the_subgroup_pack() {
+    check(ModelFile::SmolLm2, Pack::Subgroup);
+}
+
+#[test]
+fn qwen2_equals_the_reference_on_the_cpu_pack() {
+    check(ModelFile::Qwen25Coder, Pack::Cpu);
+}
+
+#[test]
+fn qwen2_equals_the_reference_on_the_subgroup_pack() {
+    check(ModelFile::Qwen25Coder, Pack::Subgroup);
+}
+
+#[test]
+fn gemma3_equals_the_reference_on_the_cpu_pack() {
+    check(ModelFile::Gemma3, Pack::Cpu);
+}
+
+#[test]
+fn gemma3_equals_the_reference_on_the_subgroup_pack() {
+    check(ModelFile::Gemma3, Pack::Subgroup);
+}

@@ -1,0 +1,248 @@
+//! A model on Vulkan as a batch executor: batches are cut between lanes into submissions, and an answer
+//! tells for every lane whether it ran.
+
+use super::{EngineError, EngineOptions, MemoryPlan, embed};
+use crate::batch::{
+    BatchDone, BatchExecutor, BatchFaultCause, BatchOutcome, ExecutorLimits, IterationBatch, LaneFault,
+    LaneFaultCause, LaneOutcome, LaneWork, LogitsUse, PageCopy, PartialBatchError,
+};
+use crate::ids::LaneId;
+use crate::model::Model;
+use crate::sampling::{Sampled, predict};
+use crate::vulkan::{DeviceReport, Forward, ForwardOptions, RowLogits, StepLane, VulkanError};
+use lavalane_shaders::PAGE_TOKENS;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Runs batches of one model on one device group.
+pub struct VulkanExecutor {
+    model: Arc<Model>,
+    forward: Option<Forward>,
+    forward_options: ForwardOptions,
+    plan: MemoryPlan,
+    device: DeviceReport,
+    limits: ExecutorLimits,
+}
+
+/// What became of a batch's lanes so far.
+#[derive(Default)]
+struct Account {
+    ran: Vec<LaneOutcome>,
+    faulted: Vec<LaneFault>,
+    not_run: Vec<LaneId>,
+    cut: Option<BatchFaultCause>,
+}
+
+impl VulkanExecutor {
+    /// Opens the device, uploads the model and makes the KV pool.
+    ///
+    /// # Errors
+    /// No such device, too little memory (with what would fit), or settings out of range.
+    pub fn new(model: Arc<Model>, options: &EngineOptions) -> Result<Self, EngineError> {
+        let device = crate::vulkan::chosen(&options.choice)?;
+        let plan = MemoryPlan::new(&model, options, &device)?;
+        let forward_options = ForwardOptions {
+            choice: options.choice.clone(),
+            precision: options.precision,
+            kv_type: options.kv_type,
+            rows_max: options.submission_rows_max,
+            lanes_max: options.lanes,
+            context_tokens: plan.context_tokens,
+            pages: plan.pages,
+            layers: None,
+        };
+        let forward = Forward::new(&model, &forward_options)?;
+        let limits = ExecutorLimits {
+            batch_rows_max: options.batch_rows_max,
+            lanes_max: options.lanes,
+            context_tokens_max: plan.context_tokens,
+            page_tokens: PAGE_TOKENS,
+            pages: plan.pages,
+            vocabulary: model.description().vocabulary,
+        };
+        Ok(Self {
+            model,
+            device: forward.device().clone(),
+            forward: Some(forward),
+            forward_options,
+            plan,
+            limits,
+        })
+    }
+
+    /// The memory plan.
+    pub fn plan(&self) -> &MemoryPlan {
+        &self.plan
+    }
+
+    /// The device.
+    pub fn device(&self) -> &DeviceReport {
+        &self.device
+    }
+
+    /// Why a lane's work cannot run, if it cannot.
+    fn refusal(&self, work: &LaneWork) -> Option<LaneFaultCause> {
+        let session = work.session.length();
+        if work.from != session {
+            return Some(LaneFaultCause::PositionMismatch {
+                tracked: work.from.tokens(),
+                session: session.tokens(),
+                device: session.tokens(),
+            });
+        }
+        let end = work.from.tokens() + work.tokens.len();
+        let invalid = |reason| Some(LaneFaultCause::InvalidWork(reason));
+        if work.tokens.is_empty() {
+            return invalid("a lane brings no token");
+        }
+        if work.tokens.len() > self.forward_options.rows_max {
+            return invalid("a lane brings more rows than one submission takes");
+        }
+        if end > self.limits.context_tokens_max {
+            return invalid("the rows go beyond the context");
+        }
+        if end.div_ceil(PAGE_TOKENS) > work.session.pages().len() {
+            return invalid("the page table does not cover the rows");
+        }
+        if work.session.pages().iter().any(|page| page.index() >= self.limits.pages) {
+            return invalid("the page table names a page outside of the pool");
+        }
+        if work.session.slot().0 as usize >= self.limits.lanes_max {
+            return invalid("the session's slot is outside of the device's lengths");
+        }
+        if work.tokens.iter().any(|token| token.index() >= self.limits.vocabulary) {
+            return invalid("a token is outside of the vocabulary");
+        }
+        None
+    }
+
+    /// Runs one submission's lanes.
+    fn submit(
+        &mut self,
+        copies: &[PageCopy],
+        works: &mut [LaneWork],
+        account: &mut Account,
+    ) -> Result<(), VulkanError> {
+        let Some(forward) = self.forward.as_mut() else {
+            return Err(VulkanError::DeviceLost("it was lost before and is not recovered".to_owned()));
+        };
+        let lanes: Vec<StepLane<'_>> = works
+            .iter()
+            .map(|work| StepLane {
+                slot: work.session.slot(),
+                position: work.from.tokens(),
+                pages: work.session.pages(),
+                hidden: embed(&self.model, &work.tokens),
+                logits: match work.logits {
+                    LogitsUse::None => RowLogits::None,
+                    LogitsUse::SampleLast => RowLogits::Last,
+                    LogitsUse::PredictAll => RowLogits::All,
+                },
+            })
+            .collect();
+        let result = forward.step(copies, &lanes).map_err(|failure| failure.0)?;
+        drop(lanes);
+        for ((work, logits), device) in works.iter_mut().zip(&result.logits).zip(&result.lengths) {
+            match finish(work, logits, *device) {
+                Ok(outcome) => account.ran.push(outcome),
+                Err(cause) => account.faulted.push(LaneFault { lane: work.lane, cause }),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks a lane's new length, draws, and advances its session.
+fn finish(work: &mut LaneWork, logits: &[Vec<f32>], device: usize) -> Result<LaneOutcome, LaneFaultCause> {
+    let to = work.from.advance(work.tokens.len());
+    if device != to.tokens() {
+        return Err(LaneFaultCause::PositionMismatch {
+            tracked: to.tokens(),
+            session: work.session.length().tokens() + work.tokens.len(),
+            device,
+        });
+    }
+    let draw = |row: &Vec<f32>| match work.logits {
+        LogitsUse::SampleLast => work.session.sampler().draw(row, to),
+        LogitsUse::PredictAll | LogitsUse::None => predict(row),
+    };
+    let sampled: Option<Vec<Sampled>> = logits.iter().map(draw).collect();
+    let sampled = sampled.ok_or(LaneFaultCause::LogitsNotFinite)?;
+    work.session.advance(work.tokens.len());
+    Ok(LaneOutcome { lane: work.lane, from: work.from, to, sampled })
+}
+
+/// Takes as many lanes as one submission's rows allow from the front.
+fn next_submission(works: &[LaneWork], rows_max: usize) -> usize {
+    let mut rows = 0;
+    let fitting = works.iter().take_while(|work| {
+        rows += work.tokens.len();
+        rows <= rows_max
+    });
+    fitting.count()
+}
+
+impl BatchExecutor for VulkanExecutor {
+    fn limits(&self) -> ExecutorLimits {
+        self.limits
+    }
+
+    /// # Panics
+    /// When a lane is in the batch twice: the scheduler's invariant.
+    fn run(&mut self, batch: IterationBatch) -> BatchDone {
+        let IterationBatch { id, copies, work } = batch;
+        let lanes: Vec<LaneId> = work.iter().map(|work| work.lane).collect();
+        let distinct: HashSet<LaneId> = lanes.iter().copied().collect();
+        assert_eq!(distinct.len(), lanes.len(), "a lane is in batch {id} twice");
+        let mut account = Account::default();
+        let (mut runnable, mut refused) = (Vec::new(), Vec::new());
+        for work in work {
+            match self.refusal(&work) {
+                None => runnable.push(work),
+                Some(cause) => {
+                    account.faulted.push(LaneFault { lane: work.lane, cause });
+                    refused.push(work);
+                }
+            }
+        }
+        let mut copies = copies.as_slice();
+        let (mut done, mut submission) = (0, 0);
+        while done < runnable.len() && account.cut.is_none() {
+            let count = next_submission(&runnable[done..], self.forward_options.rows_max);
+            if let Err(error) = self.submit(copies, &mut runnable[done..done + count], &mut account) {
+                account.cut = Some(cut_by(error, submission));
+                break;
+            }
+            copies = &[];
+            done += count;
+            submission += 1;
+        }
+        account.not_run.extend(runnable[done..].iter().map(|work| work.lane));
+        if matches!(account.cut, Some(BatchFaultCause::DeviceLost(_))) {
+            self.forward = None;
+        }
+        let sessions = runnable.into_iter().chain(refused).map(|work| (work.lane, work.session)).collect();
+        let whole = account.faulted.is_empty() && account.not_run.is_empty();
+        let result = if whole {
+            Ok(BatchOutcome { batch: id, ran: account.ran })
+        } else {
+            let cause = account.cut.unwrap_or(BatchFaultCause::Lanes);
+            Err(PartialBatchError::new(id, &lanes, account.ran, account.faulted, account.not_run, cause))
+        };
+        BatchDone { result, sessions }
+    }
+
+    fn recover(&mut self) -> Result<(), String> {
+        self.forward = None;
+        let forward = Forward::new(&self.model, &self.forward_options).map_err(|error| error.to_string())?;
+        self.forward = Some(forward);
+        Ok(())
+    }
+}
+
+fn cut_by(error: VulkanError, submission: usize) -> BatchFaultCause {
+    match error {
+        VulkanError::DeviceLost(reason) => BatchFaultCause::DeviceLost(reason),
+        other => BatchFaultCause::Submission { submission, reason: other.to_string() },
+    }
+}

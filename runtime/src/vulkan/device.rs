@@ -1,0 +1,234 @@
+//! Finding devices, choosing one and the kernel pack for it, and opening it.
+
+use super::error::VulkanError;
+use std::sync::Arc;
+use vulkano::VulkanLibrary;
+use vulkano::command_buffer::allocator::StandardCommandBufferAllocator;
+use vulkano::descriptor_set::allocator::StandardDescriptorSetAllocator;
+use vulkano::device::physical::{PhysicalDevice, PhysicalDeviceType};
+use vulkano::device::{Device, DeviceCreateInfo, DeviceFeatures, Queue, QueueCreateInfo, QueueFlags};
+use vulkano::instance::{Instance, InstanceCreateInfo};
+use vulkano::memory::MemoryPropertyFlags;
+use vulkano::memory::allocator::StandardMemoryAllocator;
+
+/// A pack of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pack {
+    /// For software devices: texel buffers, one lane per output row.
+    Cpu,
+    /// For any device: storage buffers and shared memory, no optional feature.
+    Subgroup,
+}
+
+impl Pack {
+    /// The pack's name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Subgroup => "subgroup",
+        }
+    }
+
+    /// The pack of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Cpu, Self::Subgroup].into_iter().find(|pack| pack.name() == name)
+    }
+}
+
+/// Which device and pack to take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceChoice {
+    /// An index of [`devices`], or a part of a device's name; `None` takes the best.
+    pub device: Option<String>,
+    /// The pack; `None` takes the device's own.
+    pub pack: Option<Pack>,
+}
+
+/// What is known of one Vulkan device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceReport {
+    /// Its index among this machine's devices.
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+    /// The driver's name and version.
+    pub driver: String,
+    /// What kind of device it is, for example `Cpu` or `DiscreteGpu`.
+    pub kind: String,
+    /// The memory of its largest device-local heap, in bytes.
+    pub memory_bytes: u64,
+    /// Lanes of a subgroup.
+    pub subgroup_size: u32,
+    /// The largest storage buffer, in bytes.
+    pub storage_buffer_bytes_max: u64,
+    /// The pack that it gets.
+    pub pack: Pack,
+    /// Why.
+    pub pack_reason: String,
+}
+
+/// An open device with its queue and allocators: one member of a device group.
+pub(crate) struct Member {
+    pub(crate) device: Arc<Device>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) memory: Arc<StandardMemoryAllocator>,
+    pub(crate) commands: Arc<StandardCommandBufferAllocator>,
+    pub(crate) sets: Arc<StandardDescriptorSetAllocator>,
+    pub(crate) report: DeviceReport,
+    pub(crate) pack: Pack,
+}
+
+/// The subgroup size that the `cpu` pack's kernels are written for.
+const CPU_PACK_LANES: u32 = 8;
+
+/// The texels that the `cpu` pack needs of a texel buffer, at the least.
+const CPU_PACK_TEXELS: u32 = 1 << 22;
+
+fn physical_devices() -> Result<Vec<Arc<PhysicalDevice>>, VulkanError> {
+    let library = VulkanLibrary::new().map_err(|error| VulkanError::NoLoader(error.to_string()))?;
+    let instance = Instance::new(library, InstanceCreateInfo::application_from_cargo_toml())
+        .map_err(|error| VulkanError::NoDevice(error.to_string()))?;
+    let found = instance
+        .enumerate_physical_devices()
+        .map_err(|error| VulkanError::driver("vkEnumeratePhysicalDevices", error))?;
+    Ok(found.filter(|device| compute_family(device).is_some()).collect())
+}
+
+fn compute_family(device: &PhysicalDevice) -> Option<u32> {
+    let families = device.queue_family_properties();
+    families.iter().position(|family| family.queue_flags.intersects(QueueFlags::COMPUTE)).map(|at| at as u32)
+}
+
+/// Every Vulkan device of this machine that can compute, best first within the machine's order kept.
+///
+/// # Errors
+/// No loader, or no driver.
+pub fn devices() -> Result<Vec<DeviceReport>, VulkanError> {
+    Ok(physical_devices()?.iter().enumerate().map(|(index, device)| report(index, device)).collect())
+}
+
+fn report(index: usize, device: &PhysicalDevice) -> DeviceReport {
+    let properties = device.properties();
+    let heaps = &device.memory_properties().memory_heaps;
+    let local = device.memory_properties().memory_types.iter();
+    let local = local.filter(|kind| kind.property_flags.intersects(MemoryPropertyFlags::DEVICE_LOCAL));
+    let memory_bytes = local.map(|kind| heaps[kind.heap_index as usize].size).max().unwrap_or(0);
+    let (pack, pack_reason) = match cpu_pack_obstacle(device) {
+        _ if properties.device_type != PhysicalDeviceType::Cpu => {
+            (Pack::Subgroup, "it is no software device".to_owned())
+        }
+        None => (Pack::Cpu, "it is a software device with subgroups of 8".to_owned()),
+        Some(obstacle) => (Pack::Subgroup, format!("the cpu pack does not fit: {obstacle}")),
+    };
+    DeviceReport {
+        index,
+        name: properties.device_name.clone(),
+        driver: [properties.driver_name.clone(), properties.driver_info.clone()]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" "),
+        kind: format!("{:?}", properties.device_type),
+        memory_bytes,
+        subgroup_size: properties.subgroup_size.unwrap_or(1),
+        storage_buffer_bytes_max: u64::from(properties.max_storage_buffer_range),
+        pack,
+        pack_reason,
+    }
+}
+
+/// Why the `cpu` pack does not run on the device, if it does not.
+fn cpu_pack_obstacle(device: &PhysicalDevice) -> Option<String> {
+    let properties = device.properties();
+    let lanes = properties.subgroup_size.unwrap_or(1);
+    if lanes != CPU_PACK_LANES {
+        return Some(format!("subgroups have {lanes} lanes, not {CPU_PACK_LANES}"));
+    }
+    let texels = properties.max_texel_buffer_elements;
+    (texels < CPU_PACK_TEXELS)
+        .then(|| format!("texel buffers hold {texels} texels, fewer than {CPU_PACK_TEXELS}"))
+}
+
+/// How much a kind of device is preferred; lower is better.
+fn rank(kind: PhysicalDeviceType) -> u32 {
+    match kind {
+        PhysicalDeviceType::DiscreteGpu => 0,
+        PhysicalDeviceType::IntegratedGpu => 1,
+        PhysicalDeviceType::VirtualGpu => 2,
+        PhysicalDeviceType::Cpu => 3,
+        _ => 4,
+    }
+}
+
+fn choose(choice: &DeviceChoice, all: &[Arc<PhysicalDevice>]) -> Result<usize, VulkanError> {
+    let best = (0..all.len()).min_by_key(|&at| rank(all[at].properties().device_type));
+    let Some(best) = best else {
+        return Err(VulkanError::NoDevice("the loader reports none".to_owned()));
+    };
+    let Some(asked) = &choice.device else { return Ok(best) };
+    let by_index = asked.parse::<usize>().ok().filter(|&index| index < all.len());
+    let wanted = asked.to_lowercase();
+    let by_name =
+        || all.iter().position(|device| device.properties().device_name.to_lowercase().contains(&wanted));
+    by_index.or_else(by_name).ok_or_else(|| {
+        let known = all.iter().enumerate();
+        let known = known.map(|(at, device)| format!("{at}: {}", device.properties().device_name));
+        VulkanError::UnknownDevice { asked: asked.clone(), known: known.collect::<Vec<_>>().join(", ") }
+    })
+}
+
+impl Member {
+    /// Opens the chosen device.
+    ///
+    /// # Errors
+    /// No loader, driver or such device; a pack that the device cannot run; a driver's refusal.
+    pub(crate) fn open(choice: &DeviceChoice) -> Result<Self, VulkanError> {
+        let all = physical_devices()?;
+        let index = choose(choice, &all)?;
+        let physical = all[index].clone();
+        let report = report(index, &physical);
+        let pack = choice.pack.unwrap_or(report.pack);
+        if pack == Pack::Cpu
+            && let Some(reason) = cpu_pack_obstacle(&physical)
+        {
+            return Err(VulkanError::PackUnsupported { pack: "cpu", device: report.name, reason });
+        }
+        let family = compute_family(&physical).expect("devices without a compute queue were left out");
+        let wanted = DeviceFeatures { shader_int64: false, ..DeviceFeatures::empty() };
+        let info = DeviceCreateInfo {
+            enabled_features: wanted,
+            queue_create_infos: vec![QueueCreateInfo { queue_family_index: family, ..Default::default() }],
+            ..Default::default()
+        };
+        let (device, mut queues) =
+            Device::new(physical, info).map_err(|error| VulkanError::driver("vkCreateDevice", error))?;
+        let queue = queues.next().expect("one queue was asked for");
+        Ok(Self {
+            memory: Arc::new(StandardMemoryAllocator::new_default(device.clone())),
+            commands: Arc::new(StandardCommandBufferAllocator::new(device.clone(), Default::default())),
+            sets: Arc::new(StandardDescriptorSetAllocator::new(device.clone(), Default::default())),
+            device,
+            queue,
+            report,
+            pack,
+        })
+    }
+
+    /// Rows of a group of repacked weights.
+    pub(crate) fn lanes(&self) -> usize {
+        match self.pack {
+            Pack::Cpu => CPU_PACK_LANES as usize,
+            Pack::Subgroup => 32,
+        }
+    }
+}
+
+/// What is known of the device that `choice` takes.
+///
+/// # Errors
+/// No loader, driver or such device.
+pub fn chosen(choice: &DeviceChoice) -> Result<DeviceReport, VulkanError> {
+    let all = physical_devices()?;
+    let index = choose(choice, &all)?;
+    Ok(report(index, &all[index]))
+}

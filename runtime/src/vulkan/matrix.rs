@@ -1,0 +1,264 @@
+//! Matrices in device memory, and multiplying activations by them.
+//!
+//! A matrix may be several tensors with the same input, one after another (queries, keys and values),
+//! and is kept as parts: neighbours of the same storage are one part, and a part that would be larger
+//! than the device's buffers is split by rows.
+
+use super::buffers::Home;
+use super::device::{Member, Pack};
+use super::error::VulkanError;
+use super::pipelines::{Binding, Pipelines, Specialised};
+use super::recorder::Recorder;
+use super::repack::{SourceRows, Storage};
+use lavalane_shaders::{BLOCK, InputKind, Kernel, ROW_GROUPS, Tile};
+use std::sync::Arc;
+use vulkano::buffer::{BufferContents, Subbuffer};
+use vulkano::descriptor_set::DescriptorSet;
+use vulkano::format::Format;
+use vulkano::pipeline::ComputePipeline;
+
+/// Tokens from which on the kernel for tiles of 8 is used.
+const EIGHT_FROM_TOKENS: usize = 3;
+
+/// K slices of the `subgroup` pack's matmul: part of the pack's order of sums.
+const SLICES: u32 = 4;
+
+/// The activation buffers that matrices read; see `kernels/activations.glsl`.
+pub(crate) struct Activations {
+    pub(crate) codes: Subbuffer<[u8]>,
+    pub(crate) scales: Subbuffer<[u8]>,
+    pub(crate) values: Subbuffer<[u8]>,
+}
+
+/// A matrix bound to its input and output buffers.
+pub(crate) struct Matrix {
+    parts: Vec<Part>,
+    rows: usize,
+    columns: usize,
+}
+
+struct Part {
+    input: InputKind,
+    rows: usize,
+    offset: usize,
+    groups: u32,
+    one: (Arc<ComputePipeline>, Arc<DescriptorSet>),
+    eight: (Arc<ComputePipeline>, Arc<DescriptorSet>),
+}
+
+#[derive(Clone, Copy, BufferContents)]
+#[repr(C)]
+struct Push {
+    blocks: u32,
+    rows: u32,
+    tokens: u32,
+    stride: u32,
+    offset: u32,
+}
+
+/// Which activations a matrix of these storages needs.
+pub(crate) fn input_kind(storage: Storage, precise: bool) -> InputKind {
+    if precise || storage.is_float() { InputKind::Float } else { InputKind::Int8 }
+}
+
+impl Matrix {
+    /// Uploads `sources`, `columns` wide each, and binds them.
+    ///
+    /// # Errors
+    /// They do not fit the device's memory, or the driver refuses.
+    pub(crate) fn new(
+        member: &Member,
+        pipelines: &mut Pipelines,
+        sources: &[SourceRows<'_>],
+        columns: usize,
+        precise: bool,
+        input: &Activations,
+        output: &Subbuffer<[u8]>,
+    ) -> Result<Self, VulkanError> {
+        let mut parts = Vec::new();
+        let mut offset = 0;
+        for run in sources.chunk_by(|a, b| Storage::of(a.tensor_type) == Storage::of(b.tensor_type)) {
+            let storage = Storage::of(run[0].tensor_type);
+            for piece in split(member, storage, run, columns) {
+                let rows: usize = piece.iter().map(|source| source.rows).sum();
+                let weights = Weights::upload(member, storage, &piece, columns)?;
+                parts.push(Part::new(
+                    member, pipelines, storage, precise, rows, offset, weights, input, output,
+                )?);
+                offset += rows;
+            }
+        }
+        Ok(Self { parts, rows: offset, columns })
+    }
+
+    /// Which kinds of activations the matrix reads.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = InputKind> + '_ {
+        self.parts.iter().map(|part| part.input)
+    }
+
+    /// Multiplies the first `tokens` rows of activations; the output has one value per row of the matrix and token.
+    pub(crate) fn multiply(&self, recorder: &mut Recorder, tokens: usize) {
+        for part in &self.parts {
+            let push = Push {
+                blocks: self.columns.div_ceil(BLOCK) as u32,
+                rows: part.rows as u32,
+                tokens: tokens as u32,
+                stride: self.rows as u32,
+                offset: part.offset as u32,
+            };
+            let eight = tokens >= EIGHT_FROM_TOKENS;
+            let (pipeline, set) = if eight { &part.eight } else { &part.one };
+            let tiles = if eight { tokens.div_ceil(8) } else { tokens };
+            recorder.dispatch(pipeline, set, push, [part.groups, tiles as u32, 1]);
+        }
+    }
+}
+
+/// Splits a run of same-stored tensors by rows so that each piece's codes fit the device's buffers.
+fn split<'a>(
+    member: &Member,
+    storage: Storage,
+    run: &[SourceRows<'a>],
+    columns: usize,
+) -> Vec<Vec<SourceRows<'a>>> {
+    let lanes = member.lanes();
+    let group_bytes = storage.code_words(columns.div_ceil(BLOCK), lanes) * 4;
+    let groups_max = (member.buffer_bytes_max() as usize / group_bytes.max(1)).max(ROW_GROUPS);
+    let rows_max = groups_max / ROW_GROUPS * ROW_GROUPS * lanes;
+    let mut pieces = vec![Vec::new()];
+    let mut filled = 0;
+    for source in run {
+        let row_bytes = source.bytes.len() / source.rows.max(1);
+        let mut taken = 0;
+        while taken < source.rows {
+            if filled == rows_max {
+                pieces.push(Vec::new());
+                filled = 0;
+            }
+            let rows = (source.rows - taken).min(rows_max - filled);
+            let bytes = &source.bytes[taken * row_bytes..(taken + rows) * row_bytes];
+            let piece = pieces.last_mut().expect("there is always a piece");
+            piece.push(SourceRows { tensor_type: source.tensor_type, bytes, rows });
+            taken += rows;
+            filled += rows;
+        }
+    }
+    pieces
+}
+
+struct Weights {
+    codes: Subbuffer<[u8]>,
+    scales: Option<Subbuffer<[u8]>>,
+}
+
+impl Weights {
+    fn upload(
+        member: &Member,
+        storage: Storage,
+        piece: &[SourceRows<'_>],
+        columns: usize,
+    ) -> Result<Self, VulkanError> {
+        let repacked = storage.repack(piece, columns, member.lanes(), ROW_GROUPS);
+        let upload = |what: &str, words: &[u32]| -> Result<Subbuffer<[u8]>, VulkanError> {
+            let bytes: &[u8] = bytemuck::cast_slice(words);
+            let buffer = member.buffer(what, bytes.len(), Home::Device)?;
+            member.upload(&buffer, bytes)?;
+            Ok(buffer)
+        };
+        let codes = upload("a matrix's weights", &repacked.codes)?;
+        let scales = match repacked.scales.is_empty() {
+            true => None,
+            false => Some(upload("a matrix's scales", &repacked.scales)?),
+        };
+        Ok(Self { codes, scales })
+    }
+}
+
+impl Part {
+    #[expect(clippy::too_many_arguments, reason = "each is a different thing to bind")]
+    fn new(
+        member: &Member,
+        pipelines: &mut Pipelines,
+        storage: Storage,
+        precise: bool,
+        rows: usize,
+        offset: usize,
+        weights: Weights,
+        input: &Activations,
+        output: &Subbuffer<[u8]>,
+    ) -> Result<Self, VulkanError> {
+        let kind = input_kind(storage, precise);
+        let groups = rows.div_ceil(member.lanes()).next_multiple_of(ROW_GROUPS);
+        let bindings = bindings(member, storage, kind, &weights, input, output)?;
+        let mut ready = |tile| -> Result<_, VulkanError> {
+            let pipeline = pipelines.get(member, kernel(member, storage, kind, tile))?;
+            let set = member.set(&pipeline, &bindings)?;
+            Ok((pipeline, set))
+        };
+        let (one, eight) = (ready(Tile::One)?, ready(Tile::Eight)?);
+        let groups = match member.pack {
+            Pack::Cpu => groups / ROW_GROUPS,
+            Pack::Subgroup => groups,
+        };
+        Ok(Self { input: kind, rows, offset, groups: groups as u32, one, eight })
+    }
+}
+
+fn kernel(member: &Member, storage: Storage, input: InputKind, tile: Tile) -> Specialised {
+    let Storage { codes, scales } = storage;
+    let lanes = member.lanes() as u32;
+    match member.pack {
+        Pack::Cpu => Specialised {
+            kernel: Kernel::MatmulCpu { input, codes, scales, tile },
+            constants: vec![(0, lanes)],
+        },
+        Pack::Subgroup => Specialised {
+            kernel: Kernel::MatmulSubgroup { input, codes, scales, tile },
+            constants: vec![(0, lanes), (1, SLICES)],
+        },
+    }
+}
+
+fn bindings(
+    member: &Member,
+    storage: Storage,
+    input_kind: InputKind,
+    weights: &Weights,
+    input: &Activations,
+    output: &Subbuffer<[u8]>,
+) -> Result<Vec<(u32, Binding)>, VulkanError> {
+    let mut bindings = vec![(4, Binding::Storage(output.clone()))];
+    match member.pack {
+        Pack::Subgroup => {
+            bindings.push((0, Binding::Storage(weights.codes.clone())));
+            bindings.extend(weights.scales.clone().map(|scales| (1, Binding::Storage(scales))));
+            match input_kind {
+                InputKind::Float => bindings.push((2, Binding::Storage(input.values.clone()))),
+                InputKind::Int8 => {
+                    bindings.push((2, Binding::Storage(input.codes.clone())));
+                    bindings.push((3, Binding::Storage(input.scales.clone())));
+                }
+            }
+        }
+        Pack::Cpu => {
+            let texels = |buffer: &Subbuffer<[u8]>, format| member.view(buffer, format).map(Binding::Texels);
+            bindings.push((0, texels(&weights.codes, Format::R32G32B32A32_UINT)?));
+            let scale_format = match storage.scales {
+                lavalane_shaders::ScaleKind::Half => Format::R32_UINT,
+                lavalane_shaders::ScaleKind::Float => Format::R32G32_UINT,
+                lavalane_shaders::ScaleKind::FloatPer16 => Format::R32G32B32A32_UINT,
+            };
+            if let Some(scales) = &weights.scales {
+                bindings.push((1, texels(scales, scale_format)?));
+            }
+            match input_kind {
+                InputKind::Float => bindings.push((2, texels(&input.values, Format::R32G32B32A32_SFLOAT)?)),
+                InputKind::Int8 => {
+                    bindings.push((2, texels(&input.codes, Format::R32G32B32A32_UINT)?));
+                    bindings.push((3, texels(&input.scales, Format::R32G32B32A32_SFLOAT)?));
+                }
+            }
+        }
+    }
+    Ok(bindings)
+}

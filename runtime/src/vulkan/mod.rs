@@ -1,0 +1,22 @@
+//! Computing on Vulkan: devices, kernels, weights in device memory, and the forward pass.
+//!
+//! Only this module and the shaders crate know vulkano. A device's queue has one owner; nothing here is
+//! shared between threads.
+
+// This is the one place (beside the memory map) where `unsafe` is allowed: vulkano's unchecked commands.
+#![allow(unsafe_code, reason = "recording and submitting commands without vulkano's tracking")]
+
+mod buffers;
+mod device;
+mod error;
+mod forward;
+mod matrix;
+mod pipelines;
+mod recorder;
+mod repack;
+mod step;
+
+pub use device::{DeviceChoice, DeviceReport, Pack, chosen, devices};
+pub use error::VulkanError;
+pub use forward::{Forward, ForwardOptions, KvType, Precision};
+pub use step::{RowLogits, StepFailure, StepLane, StepResult};

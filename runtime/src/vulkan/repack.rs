@@ -1,0 +1,214 @@
+//! Weights as a pack's kernels read them: taken apart into codes and scales and laid lane by lane.
+//!
+//! The layouts are those of `kernels/weights.glsl`. Taking a tensor apart loses nothing: weight = scale *
+//! code + minimum, with the scale and the minimum that its type's dequantisation uses.
+
+use crate::quant::{Decomposed, TensorType, decompose};
+use half::f16;
+use lavalane_shaders::{BLOCK, CodeKind, ScaleKind};
+
+/// How a tensor type is stored on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Storage {
+    pub(crate) codes: CodeKind,
+    pub(crate) scales: ScaleKind,
+}
+
+/// Some rows of a matrix in GGUF's layout.
+#[derive(Clone, Copy)]
+pub(crate) struct SourceRows<'a> {
+    pub(crate) tensor_type: TensorType,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) rows: usize,
+}
+
+/// Repacked weights, ready for upload.
+pub(crate) struct Repacked {
+    /// 4 words to a texel.
+    pub(crate) codes: Vec<u32>,
+    /// Empty for float kinds.
+    pub(crate) scales: Vec<u32>,
+}
+
+impl Storage {
+    /// The storage of a tensor type.
+    pub(crate) fn of(tensor_type: TensorType) -> Self {
+        use TensorType::*;
+        let (codes, scales) = match tensor_type {
+            F32 => (CodeKind::Float32, ScaleKind::Half),
+            F16 => (CodeKind::Float16, ScaleKind::Half),
+            BF16 => (CodeKind::BFloat16, ScaleKind::Half),
+            Q4_0 | Q4_1 => (CodeKind::Nibbles, ScaleKind::Half),
+            Q4_K => (CodeKind::Nibbles, ScaleKind::Float),
+            Q2_K | Q3_K => (CodeKind::Nibbles, ScaleKind::FloatPer16),
+            Q5_0 | Q5_1 | Q8_0 | IQ4_NL => (CodeKind::Bytes, ScaleKind::Half),
+            Q5_K | IQ4_XS | MXFP4 => (CodeKind::Bytes, ScaleKind::Float),
+            Q6_K => (CodeKind::Bytes, ScaleKind::FloatPer16),
+        };
+        Self { codes, scales }
+    }
+
+    /// Whether the kernels take the weights as floats, and so need float activations.
+    pub(crate) fn is_float(self) -> bool {
+        matches!(self.codes, CodeKind::Float16 | CodeKind::BFloat16 | CodeKind::Float32)
+    }
+
+    /// Words of codes of one row group of `lanes` rows.
+    pub(crate) fn code_words(self, blocks: usize, lanes: usize) -> usize {
+        let texels_per_block = match self.codes {
+            CodeKind::Nibbles => 1,
+            CodeKind::Bytes => 2,
+            CodeKind::Float16 | CodeKind::BFloat16 => 4,
+            CodeKind::Float32 => 8,
+        };
+        blocks * texels_per_block * lanes * 4
+    }
+
+    /// Words of scales of one row group of `lanes` rows.
+    pub(crate) fn scale_words(self, blocks: usize, lanes: usize) -> usize {
+        if self.is_float() {
+            return 0;
+        }
+        let texels = match self.scales {
+            ScaleKind::Half => blocks.div_ceil(4),
+            ScaleKind::Float => blocks.div_ceil(2),
+            ScaleKind::FloatPer16 => blocks,
+        };
+        texels * lanes * 4
+    }
+
+    /// Lays `sources`, one after another, `columns` wide each, in groups of `lanes` rows; the rows are
+    /// padded with zeros to whole multiples of `groups_multiple` groups.
+    pub(crate) fn repack(
+        self,
+        sources: &[SourceRows<'_>],
+        columns: usize,
+        lanes: usize,
+        groups_multiple: usize,
+    ) -> Repacked {
+        let blocks = columns.div_ceil(BLOCK);
+        let rows: usize = sources.iter().map(|source| source.rows).sum();
+        let groups = rows.div_ceil(lanes).next_multiple_of(groups_multiple);
+        let mut target = Target {
+            storage: self,
+            blocks,
+            lanes,
+            repacked: Repacked {
+                codes: vec![0; groups * self.code_words(blocks, lanes)],
+                scales: vec![0; groups * self.scale_words(blocks, lanes)],
+            },
+        };
+        let mut row = 0;
+        for source in sources {
+            let row_bytes = source.bytes.len() / source.rows.max(1);
+            for bytes in source.bytes.chunks_exact(row_bytes.max(1)) {
+                if self.is_float() {
+                    target.put_floats(row, bytes);
+                } else {
+                    target.put_row(row, source.tensor_type, bytes);
+                }
+                row += 1;
+            }
+        }
+        target.repacked
+    }
+}
+
+struct Target {
+    storage: Storage,
+    blocks: usize,
+    lanes: usize,
+    repacked: Repacked,
+}
+
+/// The lowest code of types whose codes are stored as unsigned nibbles.
+fn lowest_code(tensor_type: TensorType) -> i8 {
+    match tensor_type {
+        TensorType::Q4_0 => -8,
+        TensorType::Q3_K => -4,
+        _ => 0,
+    }
+}
+
+impl Target {
+    fn put_row(&mut self, row: usize, tensor_type: TensorType, bytes: &[u8]) {
+        let per_source = tensor_type.block_weights() / BLOCK;
+        let mut parts = [Decomposed::ZERO; 8];
+        for (index, source) in bytes.chunks_exact(tensor_type.block_bytes()).enumerate() {
+            decompose(tensor_type, source, &mut parts[..per_source]);
+            for (within, part) in parts[..per_source].iter().enumerate() {
+                self.put_block(row, index * per_source + within, tensor_type, part);
+            }
+        }
+    }
+
+    fn put_block(&mut self, row: usize, block: usize, tensor_type: TensorType, part: &Decomposed) {
+        let (group, lane) = (row / self.lanes, row % self.lanes);
+        let mut scales = part.scale;
+        let mut minimums = part.minimum;
+        if self.storage.codes == CodeKind::Nibbles {
+            let lowest = lowest_code(tensor_type);
+            let texel = (group * self.blocks + block) * self.lanes + lane;
+            for (k, &code) in part.codes.iter().enumerate() {
+                let nibble = (code - lowest) as u8;
+                debug_assert!(nibble < 16, "a 4-bit code");
+                self.repacked.codes[texel * 4 + k / 8] |= u32::from(nibble) << (4 * (k % 8));
+            }
+            for half in 0..2 {
+                minimums[half] += f32::from(lowest) * scales[half];
+            }
+        } else {
+            for (k, &code) in part.codes.iter().enumerate() {
+                let texel = ((group * self.blocks + block) * 2 + k / 16) * self.lanes + lane;
+                self.repacked.codes[texel * 4 + (k % 16) / 4] |= u32::from(code as u8) << (8 * (k % 4));
+            }
+        }
+        for value in scales.iter_mut().chain(minimums.iter_mut()) {
+            // Denormals slow CPUs down a lot, and are nothing beside the other weights.
+            if value.abs() < f32::MIN_POSITIVE {
+                *value = 0.0;
+            }
+        }
+        self.put_scales(group, lane, block, scales, minimums);
+    }
+
+    fn put_scales(&mut self, group: usize, lane: usize, block: usize, scales: [f32; 2], minimums: [f32; 2]) {
+        let words = &mut self.repacked.scales;
+        match self.storage.scales {
+            ScaleKind::Half => {
+                let texel = (group * self.blocks.div_ceil(4) + block / 4) * self.lanes + lane;
+                let scale = u32::from(f16::from_f32(scales[0]).to_bits());
+                let minimum = u32::from(f16::from_f32(minimums[0]).to_bits());
+                words[texel * 4 + block % 4] = scale | minimum << 16;
+            }
+            ScaleKind::Float => {
+                let texel = (group * self.blocks.div_ceil(2) + block / 2) * self.lanes + lane;
+                words[texel * 4 + (block % 2) * 2] = scales[0].to_bits();
+                words[texel * 4 + (block % 2) * 2 + 1] = minimums[0].to_bits();
+            }
+            ScaleKind::FloatPer16 => {
+                let texel = (group * self.blocks + block) * self.lanes + lane;
+                let four = [scales[0], minimums[0], scales[1], minimums[1]];
+                for (word, value) in words[texel * 4..texel * 4 + 4].iter_mut().zip(four) {
+                    *word = value.to_bits();
+                }
+            }
+        }
+    }
+
+    fn put_floats(&mut self, row: usize, bytes: &[u8]) {
+        let (group, lane) = (row / self.lanes, row % self.lanes);
+        let texels_per_block = if self.storage.codes == CodeKind::Float32 { 8 } else { 4 };
+        let mut words = [0u32; 4];
+        for (index, texel_bytes) in bytes.chunks(16).enumerate() {
+            let mut padded = [0u8; 16];
+            padded[..texel_bytes.len()].copy_from_slice(texel_bytes);
+            for (word, four) in words.iter_mut().zip(padded.chunks_exact(4)) {
+                *word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+            }
+            let (block, part) = (index / texels_per_block, index % texels_per_block);
+            let texel = ((group * self.blocks + block) * texels_per_block + part) * self.lanes + lane;
+            self.repacked.codes[texel * 4..texel * 4 + 4].copy_from_slice(&words);
+        }
+    }
+}
