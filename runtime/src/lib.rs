@@ -2,6 +2,7 @@
 //! Vulkan. It knows no actor and no socket.
 
 pub mod batch;
+pub mod chat;
 pub mod engine;
 pub mod gguf;
 pub mod ids;

@@ -16,7 +16,7 @@ mod stream;
 mod vocabulary;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use error::TokenizerError;
 pub use source::{TokenizerSource, UnknownPreTokenizer};
@@ -57,6 +57,8 @@ pub enum SpecialText {
 pub enum AddSpecial {
     /// BOS in front, exactly once, and EOS behind, each only if the model file asks for it.
     Yes,
+    /// BOS as for `Yes`, but no EOS: for a prompt that the model is to go on with.
+    Beginning,
     /// Only the text's own tokens.
     No,
 }
@@ -185,17 +187,17 @@ impl Tokenizer {
                 }
             }
         }
-        if add == AddSpecial::Yes {
-            if let (true, Some(bos)) = (self.adds_bos, self.bos)
-                && tokens.first() != Some(&bos)
-            {
-                tokens.insert(0, bos);
-            }
-            if let (true, Some(eos)) = (self.adds_eos, self.eos)
-                && tokens.last() != Some(&eos)
-            {
-                tokens.push(eos);
-            }
+        if add != AddSpecial::No
+            && let (true, Some(bos)) = (self.adds_bos, self.bos)
+            && tokens.first() != Some(&bos)
+        {
+            tokens.insert(0, bos);
+        }
+        if add == AddSpecial::Yes
+            && let (true, Some(eos)) = (self.adds_eos, self.eos)
+            && tokens.last() != Some(&eos)
+        {
+            tokens.push(eos);
         }
         tokens
     }

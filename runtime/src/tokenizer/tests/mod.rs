@@ -1,14 +1,13 @@
 //! Tests of whole tokenizers: small made-up vocabularies, and the reference vectors of three models.
 
-mod metadata;
-mod vectors;
+pub(crate) mod vectors;
 
 use super::*;
 use byte_level::spell;
 
 /// A byte-level vocabulary: all single bytes (ids 0 to 255), then the merges' results in order, then
 /// the given special tokens.
-fn byte_level_source(merges: &[(&str, &str)], special: &[(&str, u32)]) -> TokenizerSource {
+pub(crate) fn byte_level_source(merges: &[(&str, &str)], special: &[(&str, u32)]) -> TokenizerSource {
     let mut source = TokenizerSource {
         model: "gpt2".into(),
         pre: Some("gpt-2".into()),
@@ -30,7 +29,7 @@ fn byte_level_source(merges: &[(&str, &str)], special: &[(&str, u32)]) -> Tokeni
 
 /// A SentencePiece vocabulary: `<unk>`, `<s>`, `</s>`, the 256 byte tokens, then the given pieces, of
 /// which the first merges first.
-fn sentence_piece_source(pieces: &[&str]) -> TokenizerSource {
+pub(crate) fn sentence_piece_source(pieces: &[&str]) -> TokenizerSource {
     let mut source = TokenizerSource {
         model: "llama".into(),
         tokens: ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec(),
@@ -54,7 +53,7 @@ fn sentence_piece_source(pieces: &[&str]) -> TokenizerSource {
     source
 }
 
-fn build(source: &TokenizerSource) -> Tokenizer {
+pub(crate) fn build(source: &TokenizerSource) -> Tokenizer {
     Tokenizer::new(source, UnknownPreTokenizer::Refuse).expect("the vocabulary is sound")
 }
 

@@ -1,7 +1,7 @@
 //! Token ids and texts of the reference vectors, on the models' own vocabularies.
 
-use super::metadata::read_source;
 use super::*;
+use crate::gguf::GgufFile;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,28 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// The reference vectors of one model.
+pub(crate) fn read_vectors(name: &str) -> Value {
+    let path = workspace().join("integration-tests/data/vectors").join(name);
+    let vectors = std::fs::read(&path).expect("the vectors are part of the repository");
+    serde_json::from_slice(&vectors).expect("the vectors are JSON")
+}
+
+/// A model's tokenizer fields; `None`, with a message, where its file is missing.
+pub(crate) fn model_source(model_file: &str) -> Option<TokenizerSource> {
+    let path = workspace().join("models").join(model_file);
+    if !path.exists() {
+        println!("skipped: models/{model_file} is missing");
+        return None;
+    }
+    let file = GgufFile::open(&path).expect("the model file is sound");
+    Some(TokenizerSource::from_gguf(&file).expect("the model file has a tokenizer"))
+}
+
 /// Encodes and decodes every text of the vectors; skips where the model file is missing.
 fn check(model_file: &str, vectors: &str) {
     let Some(tokenizer) = model_tokenizer(model_file) else { return };
-    let path = workspace().join("integration-tests/data/vectors").join(vectors);
-    let vectors = std::fs::read(&path).expect("the vectors are part of the repository");
-    let vectors: Value = serde_json::from_slice(&vectors).expect("the vectors are JSON");
+    let vectors = read_vectors(vectors);
     let cases = vectors["tokenize"].as_array().expect("a list of texts");
     assert_eq!(cases.len(), 24);
     for case in cases {
@@ -33,12 +49,7 @@ fn check(model_file: &str, vectors: &str) {
 }
 
 fn model_tokenizer(model_file: &str) -> Option<Tokenizer> {
-    let path = workspace().join("models").join(model_file);
-    if !path.exists() {
-        println!("skipped: models/{model_file} is missing");
-        return None;
-    }
-    Some(build(&read_source(&path)))
+    model_source(model_file).map(|source| build(&source))
 }
 
 fn token_ids(list: &Value) -> Vec<TokenId> {
