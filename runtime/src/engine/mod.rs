@@ -1,5 +1,6 @@
 //! The engine of one device group: a model on Vulkan as a [`BatchExecutor`], with the plan of its memory.
 
+pub mod bench;
 mod executor;
 mod memory;
 mod windows;

@@ -5,7 +5,7 @@ use crate::ids::{PageId, TokenId};
 use crate::model::Model;
 use crate::session::LengthSlot;
 use crate::vulkan::{
-    DeviceChoice, Forward, ForwardOptions, KvType, Precision, RowLogits, StepFailure, StepLane,
+    DeviceChoice, Forward, ForwardOptions, KvType, Precision, RowLogits, StageTime, StepFailure, StepLane,
 };
 use lavalane_shaders::PAGE_TOKENS;
 use std::sync::Arc;
@@ -46,6 +46,17 @@ impl WindowRunner {
         Ok(Self { model, forward, pages: (0..pages as u32).map(PageId).collect(), slice })
     }
 
+    /// Runs `tokens` from position `from` on without reading logits back.
+    ///
+    /// # Errors
+    /// The device's.
+    ///
+    /// # Panics
+    /// When the tokens go beyond the runner's context.
+    pub fn feed(&mut self, tokens: &[TokenId], from: usize) -> Result<(), StepFailure> {
+        self.run(tokens, from, RowLogits::None).map(drop)
+    }
+
     /// The logits after each token of `tokens`, from position `from` on (what lies before must have run).
     ///
     /// # Errors
@@ -54,19 +65,53 @@ impl WindowRunner {
     /// # Panics
     /// When the tokens go beyond the runner's context.
     pub fn logits(&mut self, tokens: &[TokenId], from: usize) -> Result<Vec<Vec<f32>>, StepFailure> {
-        let mut logits = Vec::with_capacity(tokens.len());
+        self.run(tokens, from, RowLogits::All)
+    }
+
+    fn run(
+        &mut self,
+        tokens: &[TokenId],
+        from: usize,
+        rows: RowLogits,
+    ) -> Result<Vec<Vec<f32>>, StepFailure> {
+        let mut logits = Vec::new();
         for (index, slice) in tokens.chunks(self.slice).enumerate() {
             let lane = StepLane {
                 slot: LengthSlot(0),
                 position: from + index * self.slice,
                 pages: &self.pages,
                 hidden: embed(&self.model, slice),
-                logits: RowLogits::All,
+                logits: rows,
             };
             let mut result = self.forward.step(&[], &[lane])?;
             logits.append(&mut result.logits[0]);
         }
         Ok(logits)
+    }
+
+    /// The time of each kind of stage of a step that feeds `tokens` from position 0 on and reads the last
+    /// row's logits.
+    ///
+    /// # Errors
+    /// The device's; also where it takes no timestamps.
+    ///
+    /// # Panics
+    /// When the tokens are more than a slice.
+    pub fn profile(&mut self, tokens: &[TokenId]) -> Result<Vec<StageTime>, StepFailure> {
+        let hidden = embed(&self.model, tokens);
+        let lane = StepLane {
+            slot: LengthSlot(0),
+            position: 0,
+            pages: &self.pages,
+            hidden,
+            logits: RowLogits::Last,
+        };
+        self.forward.profile_step(&[lane]).map(|(_, times)| times)
+    }
+
+    /// The vocabulary's size.
+    pub fn vocabulary(&self) -> usize {
+        self.model.description().vocabulary
     }
 
     /// The forward pass, for what it says of its device.

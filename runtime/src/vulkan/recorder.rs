@@ -5,6 +5,7 @@
 
 use super::device::Member;
 use super::error::VulkanError;
+use super::profile::Profile;
 use std::sync::Arc;
 use std::time::Duration;
 use vulkano::VulkanObject;
@@ -15,7 +16,7 @@ use vulkano::command_buffer::{
 use vulkano::descriptor_set::DescriptorSet;
 use vulkano::pipeline::{ComputePipeline, Pipeline, PipelineBindPoint};
 use vulkano::sync::fence::{Fence, FenceCreateInfo};
-use vulkano::sync::{AccessFlags, DependencyInfo, MemoryBarrier, PipelineStages};
+use vulkano::sync::{AccessFlags, DependencyInfo, MemoryBarrier, PipelineStage, PipelineStages};
 
 /// How long a submission may take before the device counts as lost.
 const SUBMISSION_TIME_MAX: Duration = Duration::from_secs(600);
@@ -26,6 +27,7 @@ pub(crate) struct Recorder {
     sets: Vec<Arc<DescriptorSet>>,
     buffers: Vec<Subbuffer<[u8]>>,
     bound: Option<Arc<ComputePipeline>>,
+    profile: Option<Profile>,
 }
 
 impl Recorder {
@@ -59,6 +61,26 @@ impl Recorder {
             );
             self.commands.push_constants_unchecked(pipeline.layout(), 0, &push);
             self.commands.dispatch_unchecked(groups);
+        }
+    }
+
+    /// Takes timestamps from here on; see [`Recorder::stage`].
+    pub(crate) fn take_times(&mut self, profile: Profile) {
+        // SAFETY: the pool is new, and the recorder keeps it until the submission has ended.
+        unsafe {
+            self.commands.reset_query_pool_unchecked(&profile.pool, 0..profile.pool.query_count());
+        }
+        self.profile = Some(profile);
+    }
+
+    /// Says what the commands from here on compute; takes a timestamp where times are taken.
+    pub(crate) fn stage(&mut self, name: &'static str) {
+        let Some(profile) = &mut self.profile else { return };
+        if let Some(query) = profile.next(name) {
+            // SAFETY: the query lies in the pool, was reset, and is written once.
+            unsafe {
+                self.commands.write_timestamp_unchecked(&profile.pool, query, PipelineStage::BottomOfPipe);
+            }
         }
     }
 
@@ -104,16 +126,16 @@ impl Member {
             CommandBufferBeginInfo { usage: CommandBufferUsage::OneTimeSubmit, ..Default::default() },
         )
         .map_err(|error| VulkanError::driver("vkBeginCommandBuffer", error))?;
-        Ok(Recorder { commands, sets: Vec::new(), buffers: Vec::new(), bound: None })
+        Ok(Recorder { commands, sets: Vec::new(), buffers: Vec::new(), bound: None, profile: None })
     }
 
-    /// Submits what was recorded and waits for its end.
+    /// Submits what was recorded and waits for its end; gives back the profile, if times were taken.
     ///
     /// # Errors
     /// [`VulkanError::DeviceLost`] where the driver says so or the submission does not end in time; the
     /// driver's refusal otherwise.
-    pub(crate) fn submit(&self, recorder: Recorder) -> Result<(), VulkanError> {
-        let Recorder { mut commands, sets, buffers, bound } = recorder;
+    pub(crate) fn submit(&self, recorder: Recorder) -> Result<Option<Profile>, VulkanError> {
+        let Recorder { mut commands, sets, buffers, bound, profile } = recorder;
         let to_host = MemoryBarrier {
             src_stages: PipelineStages::COMPUTE_SHADER | PipelineStages::ALL_TRANSFER,
             src_access: AccessFlags::SHADER_WRITE | AccessFlags::TRANSFER_WRITE,
@@ -148,9 +170,9 @@ impl Member {
         let waited = fence.wait(Some(SUBMISSION_TIME_MAX));
         if waited.is_err() {
             // The device may still be using these: leak them rather than free what it reads.
-            std::mem::forget((commands, sets, buffers, bound, fence));
+            std::mem::forget((commands, sets, buffers, bound, fence, profile));
             return Err(VulkanError::DeviceLost("a submission did not end".to_owned()));
         }
-        Ok(())
+        Ok(profile)
     }
 }

@@ -5,6 +5,7 @@ use super::error::VulkanError;
 use super::forward::{
     Forward, Layer, NormPush, STORE_FLOAT, STORE_INT8, USE_ROW_MAP, attention_on_texels, store_flags,
 };
+use super::profile::{Profile, StageTime};
 use super::recorder::Recorder;
 use crate::batch::PageCopy;
 use crate::ids::PageId;
@@ -115,6 +116,30 @@ impl Forward {
     /// When the rows exceed [`Forward::rows_max`] or a lane's pages do not cover its rows: the caller
     /// checks both.
     pub fn step(&mut self, copies: &[PageCopy], lanes: &[StepLane<'_>]) -> Result<StepResult, StepFailure> {
+        self.run_step(copies, lanes, None).map(|(result, _)| result)
+    }
+
+    /// As [`Forward::step`], and gives the time of each kind of stage on the device.
+    ///
+    /// # Errors
+    /// As of [`Forward::step`]; also where the device takes no timestamps.
+    ///
+    /// # Panics
+    /// As [`Forward::step`].
+    pub fn profile_step(
+        &mut self,
+        lanes: &[StepLane<'_>],
+    ) -> Result<(StepResult, Vec<StageTime>), StepFailure> {
+        let profile = Profile::new(&self.member)?;
+        self.run_step(&[], lanes, Some(profile))
+    }
+
+    fn run_step(
+        &mut self,
+        copies: &[PageCopy],
+        lanes: &[StepLane<'_>],
+        profile: Option<Profile>,
+    ) -> Result<(StepResult, Vec<StageTime>), StepFailure> {
         let hidden = self.shape.hidden;
         let rows: usize = lanes.iter().map(|lane| lane.hidden.len() / hidden).sum();
         assert!(
@@ -127,6 +152,9 @@ impl Forward {
         write(&self.buffers.row_map, &wanted)?;
 
         let mut recorder = self.member.record()?;
+        if let Some(profile) = profile {
+            recorder.take_times(profile);
+        }
         for copy in copies {
             for layer in &self.layers {
                 layer.copy_page(&mut recorder, self.shape.kv_page_bytes, copy.from.index(), copy.to.index());
@@ -142,7 +170,8 @@ impl Forward {
             recorder.barrier();
             self.record_layers(&mut recorder, rows);
         }
-        let mut logits = self.run_head(recorder, rows, wanted.len())?.into_iter();
+        let (logits, times) = self.run_head(recorder, rows, wanted.len())?;
+        let mut logits = logits.into_iter();
         let lengths: Vec<u32> = read(&self.buffers.lengths, self.shape.lanes_max)?;
         let mut result = StepResult::default();
         let mut states = match self.head {
@@ -158,7 +187,7 @@ impl Forward {
                 result.hidden.push(std::mem::replace(&mut states, rest));
             }
         }
-        Ok(result)
+        Ok((result, times))
     }
 
     fn write_inputs(&self, lanes: &[StepLane<'_>], rows: usize) -> Result<(), VulkanError> {
@@ -202,6 +231,7 @@ impl Forward {
 
     fn record_layers(&self, recorder: &mut Recorder, rows: usize) {
         let push = self.norm_push(store_flags(&self.layers[0].qkv));
+        recorder.stage("norm");
         recorder.dispatch(&self.first_norm.0, &self.first_norm.1, push, [rows as u32, 1, 1]);
         recorder.barrier();
         for (index, layer) in self.layers.iter().enumerate() {
@@ -212,6 +242,7 @@ impl Forward {
             if next.is_some() || self.head.is_none() {
                 let store = next.map_or(0, |next| store_flags(&next.qkv));
                 let push = self.norm_push(layer.delta_flags() | store);
+                recorder.stage("norm");
                 recorder.dispatch(&layer.next_norm.0, &layer.next_norm.1, push, [rows as u32, 1, 1]);
                 recorder.barrier();
             }
@@ -224,6 +255,7 @@ impl Forward {
 
     fn record_attention(&self, recorder: &mut Recorder, index: usize, layer: &Layer, rows: usize) {
         let shape = &self.shape;
+        recorder.stage("matmul: queries, keys, values");
         layer.qkv.multiply(recorder, rows);
         recorder.barrier();
         let rope = &shape.ropes[shape.rope_of_layer[index]];
@@ -237,6 +269,7 @@ impl Forward {
             angles_offset: self.angles_offset(shape.rope_of_layer[index]) as u32,
         };
         let heads = (shape.heads + 2 * shape.kv_heads) as u32;
+        recorder.stage("RoPE and KV append");
         recorder.dispatch(&layer.rope_append.0, &layer.rope_append.1, push, [rows as u32, heads, 1]);
         recorder.barrier();
         let push = AttentionPush {
@@ -245,19 +278,23 @@ impl Forward {
             window: self.descriptions[index].window.unwrap_or(0) as u32,
         };
         let groups = if attention_on_texels(shape) { shape.kv_heads } else { shape.heads };
+        recorder.stage("attention");
         recorder.dispatch(&layer.attention.0, &layer.attention.1, push, [rows as u32, groups as u32, 1]);
         recorder.barrier();
         let width = shape.attended_width() as u32;
         let push = ActivatePush { width, stride: width, up_offset: 0, flags: store_flags(&layer.output) };
         self.activate(recorder, &layer.store_attended, push, rows);
+        recorder.stage("matmul: attention output");
         layer.output.multiply(recorder, rows);
         recorder.barrier();
     }
 
     fn record_feed_forward(&self, recorder: &mut Recorder, layer: &Layer, rows: usize) {
         let push = self.norm_push(layer.delta_flags() | store_flags(&layer.gate_up));
+        recorder.stage("norm");
         recorder.dispatch(&layer.feed_forward_norm.0, &layer.feed_forward_norm.1, push, [rows as u32, 1, 1]);
         recorder.barrier();
+        recorder.stage("matmul: gate, up");
         layer.gate_up.multiply(recorder, rows);
         recorder.barrier();
         let gate = match self.shape.activation {
@@ -268,6 +305,7 @@ impl Forward {
         let flags = gate | store_flags(&layer.down);
         let push = ActivatePush { width, stride: 2 * width, up_offset: width, flags };
         self.activate(recorder, &layer.store_gated, push, rows);
+        recorder.stage("matmul: down");
         layer.down.multiply(recorder, rows);
         recorder.barrier();
     }
@@ -282,6 +320,7 @@ impl Forward {
         debug_assert!(push.flags & (STORE_INT8 | STORE_FLOAT) != 0, "some activations are stored");
         let blocks = (push.width as usize).div_ceil(lavalane_shaders::BLOCK);
         let groups = blocks.div_ceil(self.member.lanes()) as u32;
+        recorder.stage("activation");
         recorder.dispatch(&stage.0, &stage.1, push, [groups, rows as u32, 1]);
         recorder.barrier();
     }
@@ -292,7 +331,7 @@ impl Forward {
         mut recorder: Recorder,
         rows: usize,
         wanted: usize,
-    ) -> Result<Vec<Vec<f32>>, VulkanError> {
+    ) -> Result<(Vec<Vec<f32>>, Vec<StageTime>), VulkanError> {
         let Some(head) = &self.head else {
             let bytes = (rows * self.shape.hidden * 4) as u64;
             if rows > 0 {
@@ -301,12 +340,13 @@ impl Forward {
                     self.buffers.hidden_out.clone().slice(0..bytes),
                 );
             }
-            self.member.submit(recorder)?;
-            return Ok(Vec::new());
+            let times = self.finish(recorder)?;
+            return Ok((Vec::new(), times));
         };
         let last = self.layers.last().expect("a range has layers");
         let vocabulary = self.shape.vocabulary;
         let mut logits = Vec::with_capacity(wanted);
+        let mut times = Vec::new();
         let mut recorder = Some(recorder);
         while logits.len() < wanted || recorder.is_some() {
             let mut commands = match recorder.take() {
@@ -317,15 +357,26 @@ impl Forward {
             if count > 0 {
                 let flags = last.delta_flags() | USE_ROW_MAP | store_flags(&head.matrix);
                 let push = NormPush { map_offset: logits.len() as u32, ..self.norm_push(flags) };
+                commands.stage("norm");
                 commands.dispatch(&head.norm.0, &head.norm.1, push, [count as u32, 1, 1]);
                 commands.barrier();
+                commands.stage("matmul: head");
                 head.matrix.multiply(&mut commands, count);
             }
-            self.member.submit(commands)?;
+            times.append(&mut self.finish(commands)?);
             let values: Vec<f32> = read(&self.buffers.logits, count * vocabulary)?;
             logits.extend(values.chunks_exact(vocabulary).map(|row| self.capped(row)));
         }
-        Ok(logits)
+        Ok((logits, times))
+    }
+
+    /// Submits, waits, and reads the times that were taken.
+    fn finish(&self, mut recorder: Recorder) -> Result<Vec<StageTime>, VulkanError> {
+        recorder.stage("end");
+        match self.member.submit(recorder)? {
+            Some(profile) => profile.times(),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn capped(&self, row: &[f32]) -> Vec<f32> {
