@@ -58,9 +58,11 @@ fn check(file: ModelFile, pack: Pack) {
     for greedy in &vectors.greedy {
         let ids = greedy.prompt_ids.iter().copied().chain(greedy.steps.iter().map(|step| step.id));
         let ids: Vec<TokenId> = ids.map(TokenId).collect();
-        let logits = runner.logits(&ids[..ids.len() - 1], 0).expect("the device runs");
+        let fed = greedy.prompt_ids.len() - 1;
+        runner.feed(&ids[..fed], 0).expect("the device runs");
+        let logits = runner.logits(&ids[fed..ids.len() - 1], fed).expect("the device runs");
         for (index, step) in greedy.steps.iter().enumerate() {
-            let row = &logits[greedy.prompt_ids.len() - 1 + index];
+            let row = &logits[index];
             // The reference never ended a reply: where an end token was best, it took the next best.
             let passed_over = step.top.iter().take_while(|&&(id, _)| id != step.id).count();
             assert!(passed_over <= 1, "the reference's own step is its best or its next best");

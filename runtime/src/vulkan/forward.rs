@@ -507,8 +507,8 @@ impl Build<'_> {
             bindings.push((0, texels(&buffers.queries, Format::R32G32B32A32_SFLOAT)?));
             bindings.push((1, texels(keys, Format::R32G32B32A32_UINT)?));
             bindings.push((2, texels(values, Format::R32G32B32A32_UINT)?));
-            let queries_per_kv = (self.shape.heads / self.shape.kv_heads) as u32;
-            self.stage(Kernel::AttentionCpu(kind), vec![(1, head_dim), (2, queries_per_kv)], &bindings)
+            let queries = attention_queries(self.shape) as u32;
+            self.stage(Kernel::AttentionCpu(kind), vec![(1, head_dim), (2, queries)], &bindings)
         } else {
             bindings.push((0, Binding::Storage(buffers.queries.clone())));
             bindings.push((1, Binding::Storage(keys.clone())));
@@ -529,6 +529,14 @@ impl Build<'_> {
 /// Whether attention runs by the texel kernel: the `cpu` pack, and heads of whole chunks of 64.
 pub(super) fn attention_on_texels(shape: &Shape) -> bool {
     shape.pack == Pack::Cpu && shape.head_dim.is_multiple_of(64)
+}
+
+/// How many query heads one workgroup of the texel kernel takes: as many of a KV head's as registers
+/// allow (and as keep the kernel quick to compile).
+pub(super) fn attention_queries(shape: &Shape) -> usize {
+    let per_kv = shape.heads / shape.kv_heads;
+    let fitting = |queries: &usize| per_kv.is_multiple_of(*queries) && queries * shape.head_dim <= 256;
+    (1..=per_kv).rev().find(fitting).unwrap_or(1)
 }
 
 impl Layer {

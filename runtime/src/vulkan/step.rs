@@ -3,7 +3,8 @@
 use super::buffers::{read, write};
 use super::error::VulkanError;
 use super::forward::{
-    Forward, Layer, NormPush, STORE_FLOAT, STORE_INT8, USE_ROW_MAP, attention_on_texels, store_flags,
+    Forward, Layer, NormPush, STORE_FLOAT, STORE_INT8, USE_ROW_MAP, attention_on_texels, attention_queries,
+    store_flags,
 };
 use super::profile::{Profile, StageTime};
 use super::recorder::Recorder;
@@ -277,7 +278,8 @@ impl Forward {
             kv_heads: shape.kv_heads as u32,
             window: self.descriptions[index].window.unwrap_or(0) as u32,
         };
-        let groups = if attention_on_texels(shape) { shape.kv_heads } else { shape.heads };
+        let groups =
+            if attention_on_texels(shape) { shape.heads / attention_queries(shape) } else { shape.heads };
         recorder.stage("attention");
         recorder.dispatch(&layer.attention.0, &layer.attention.1, push, [rows as u32, groups as u32, 1]);
         recorder.barrier();
