@@ -9,6 +9,7 @@ pub mod ids;
 pub mod kv;
 pub mod model;
 pub mod quant;
+pub mod reference;
 pub mod sampling;
 pub mod session;
 pub mod tokenizer;

@@ -14,6 +14,7 @@ mod split;
 #[cfg(test)]
 mod tests;
 mod value;
+pub mod writer;
 
 use std::collections::HashMap;
 use std::path::Path;

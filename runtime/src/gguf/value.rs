@@ -106,7 +106,7 @@ impl Array {
         self.len() == 0
     }
 
-    fn element(&self) -> ValueType {
+    pub(super) fn element(&self) -> ValueType {
         match self {
             Self::Integers(value_type, _) => *value_type,
             Self::Floats(_) => ValueType::F32,

@@ -6,7 +6,7 @@ mod error;
 mod settings;
 mod tensors;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::HashSet;
 use std::path::Path;

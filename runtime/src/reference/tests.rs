@@ -1,0 +1,135 @@
+//! The reference against values of another implementation, which ran the same weights in f32.
+
+use std::convert::Infallible;
+
+use super::operations::log_probabilities;
+use super::*;
+use crate::model::tests::open;
+
+/// How far a log-probability may lie from the recorded one, which is rounded to five decimals. Both
+/// sides compute in f32 and differ only in the order of their sums.
+const TOLERANCE: f32 = 2e-3;
+/// The recorder took GELU from a table of half-precision numbers: rounding the same way brings the largest
+/// difference from 0.017 to 0.010.
+const TOLERANCE_WITH_GELU_TABLE: f32 = 2e-2;
+/// Recorded best two that lie closer than this may be told in either order.
+const TIE: f32 = 0.02;
+/// Prompts above this length run only with the long tests.
+const SHORT_PROMPT_TOKENS: usize = 64;
+/// How many steps of each prompt run without the long tests.
+const SHORT_STEPS: usize = 8;
+
+#[derive(serde::Deserialize)]
+struct Vectors {
+    greedy: Vec<Greedy>,
+}
+
+#[derive(serde::Deserialize)]
+struct Greedy {
+    prompt: String,
+    prompt_ids: Vec<u32>,
+    steps: Vec<Step>,
+}
+
+#[derive(serde::Deserialize)]
+struct Step {
+    id: u32,
+    top: Vec<(u32, f32)>,
+}
+
+/// Whether the complete, slow tests were asked for.
+fn long_tests() -> bool {
+    std::env::var_os("LAVALANE_LONG_TESTS").is_some_and(|value| value == "1")
+}
+
+/// Runs each greedy continuation teacher-forced and compares every step.
+#[track_caller]
+fn check(file: &str, vectors: &str, tolerance: f32) {
+    let Some(model) = open(file) else { return };
+    let vectors: Vectors = serde_json::from_str(vectors).unwrap();
+    assert_eq!(vectors.greedy.len(), 12);
+    let mut largest = 0.0_f32;
+    for mut greedy in vectors.greedy {
+        if greedy.prompt_ids.len() > SHORT_PROMPT_TOKENS && !long_tests() {
+            let tokens = greedy.prompt_ids.len();
+            eprintln!("skipped: {file}, a prompt of {tokens} tokens, without LAVALANE_LONG_TESTS=1");
+            continue;
+        }
+        if !long_tests() {
+            greedy.steps.truncate(SHORT_STEPS);
+        }
+        largest = largest.max(check_greedy(&model, &greedy, tolerance));
+    }
+    eprintln!("{file}: largest difference of a log-probability {largest:.5}");
+}
+
+fn check_greedy(model: &Model, greedy: &Greedy, tolerance: f32) -> f32 {
+    let answers = greedy.steps[..greedy.steps.len() - 1].iter().map(|step| step.id);
+    let tokens: Vec<TokenId> = greedy.prompt_ids.iter().copied().chain(answers).map(TokenId).collect();
+    let logits = ReferenceModel::new(model).logits(&tokens, greedy.prompt_ids.len() - 1..tokens.len());
+    let mut largest = 0.0_f32;
+    for (index, (step, row)) in
+        greedy.steps.iter().zip(logits.chunks_exact(model.description().vocabulary)).enumerate()
+    {
+        let found = log_probabilities(row);
+        let best = (0..found.len()).max_by(|left, right| found[*left].total_cmp(&found[*right])).unwrap();
+        let tied = step.top[0].1 - step.top[1].1 < TIE;
+        let place = format!("{:?} step {index}", greedy.prompt.chars().take(40).collect::<String>());
+        // The recorder was told to go on after end tokens: where one was best it took the second.
+        assert!(step.top[..2].iter().any(|(token, _)| *token == step.id), "{place}: {} was taken", step.id);
+        let expected = step.top[0].0;
+        assert!(best == expected as usize || tied, "{place}: token {best}, expected {expected}");
+        for (token, expected) in &step.top {
+            let difference = (found[*token as usize] - expected).abs();
+            assert!(difference <= tolerance, "{place}: token {token} differs by {difference}");
+            largest = largest.max(difference);
+        }
+    }
+    largest
+}
+
+#[test]
+fn smollm2_continues_as_recorded() {
+    let vectors = include_str!("../../../integration-tests/data/vectors/smollm2-135m.json");
+    check("SmolLM2-135M-Instruct.Q4_1.gguf", vectors, TOLERANCE);
+}
+
+#[test]
+fn gemma3_continues_as_recorded() {
+    let vectors = include_str!("../../../integration-tests/data/vectors/gemma3-270m.json");
+    check("gemma-3-270m-q4_k_m.gguf", vectors, TOLERANCE_WITH_GELU_TABLE);
+}
+
+#[test]
+fn qwen2_continues_as_recorded() {
+    let vectors = include_str!("../../../integration-tests/data/vectors/qwen2.5-coder-0.5b.json");
+    check("qwen2.5-coder-0.5b-instruct.gguf", vectors, TOLERANCE);
+}
+
+#[test]
+fn a_sequence_run_in_slices_or_run_again_has_the_same_bits() {
+    let Some(model) = open("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    let tokens = [504, 3575, 282, 4649, 314, 7042, 30].map(TokenId);
+    let whole = ReferenceModel::new(&model).last_logits(&tokens);
+    let mut sliced = ReferenceModel::new(&model);
+    sliced.last_logits(&tokens[..1]);
+    sliced.last_logits(&tokens[1..6]);
+    assert_eq!(sliced.last_logits(&tokens[6..]), whole);
+    sliced.trim(3);
+    assert_eq!(sliced.last_logits(&tokens[3..]), whole);
+}
+
+#[test]
+fn perplexity_scores_the_second_half_of_each_window() {
+    let tokens: Vec<TokenId> = (0..11).map(|token| TokenId(token % 2)).collect();
+    let mut seen = Vec::new();
+    let result = perplexity(&tokens, 4, 9, |window, wanted| {
+        seen.push((window.to_vec(), wanted.clone()));
+        // Both tokens are equally likely.
+        Ok::<_, Infallible>(vec![0.0; 2 * wanted.len()])
+    });
+    let Ok(result) = result;
+    assert_eq!(seen, [(tokens[..4].to_vec(), 2..3), (tokens[4..8].to_vec(), 2..3)]);
+    assert_eq!((result.scored, result.windows), (2, 2));
+    assert!((result.value - 2.0).abs() < 1e-6);
+}
