@@ -1,4 +1,11 @@
 //! The HTTP and WebSocket server and the command line of Lavalane.
 
 pub mod error;
+pub mod generation;
+pub mod http;
+pub mod random;
+pub mod text_model;
+pub mod websocket;
 pub mod wire;
+
+pub use http::server;

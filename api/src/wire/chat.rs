@@ -4,145 +4,79 @@ use crate::error::{ApiError, ErrorKind};
 use crate::wire::common::{CommonRequest, Logprobs};
 use crate::wire::fields::{Fields, as_text, invalid, wrong_type};
 use crate::wire::sampling::TOP_LOGPROBS_MAX;
-use serde_json::{Value, json};
+use lavalane_runtime::chat::{ChatMessage, Content, Role, ToolCall};
+use serde_json::Value;
 
-/// Who speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Instructions; `developer` is the API's newer word for it, and templates know only this one.
-    System,
-    /// The user.
-    User,
-    /// The model.
-    Assistant,
-    /// A tool's result.
-    Tool,
+/// Reads the field `messages`.
+///
+/// # Errors
+/// It is missing or empty, or a message is not as the API says.
+pub fn read_messages(fields: &Fields<'_>) -> Result<Vec<ChatMessage>, ApiError> {
+    let values = fields.array("messages")?.ok_or_else(|| fields.missing("messages"))?;
+    if values.is_empty() {
+        return Err(fields.invalid("messages", "must hold at least one message"));
+    }
+    let path = fields.path("messages");
+    let message = |(index, value)| read_message(&Fields::of(value, format!("{path}[{index}]"))?);
+    values.iter().enumerate().map(message).collect()
 }
 
-impl Role {
-    /// The role's name, as chat templates know it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-        }
+fn read_message(fields: &Fields<'_>) -> Result<ChatMessage, ApiError> {
+    let role = read_role(fields.required_text("role")?, &fields.path("role"))?;
+    fields.refuse_unsupported("audio", &[])?;
+    fields.refuse_unsupported("function_call", &[])?;
+    let tool_calls = match role {
+        Role::Assistant => tool_calls(fields)?,
+        _ => Vec::new(),
+    };
+    let content = match content(fields)? {
+        Some(content) => content,
+        None if !tool_calls.is_empty() => Content::Null,
+        None => match (role, fields.text("refusal")?) {
+            (Role::Assistant, Some(refusal)) => Content::from(refusal),
+            _ => return Err(fields.missing("content")),
+        },
+    };
+    let tool_call_id = fields.text("tool_call_id")?.map(str::to_owned);
+    if role == Role::Tool && tool_call_id.is_none() {
+        return Err(fields.missing("tool_call_id"));
     }
-
-    fn read(name: &str, path: &str) -> Result<Self, ApiError> {
-        match name {
-            "system" | "developer" => Ok(Self::System),
-            "user" => Ok(Self::User),
-            "assistant" => Ok(Self::Assistant),
-            "tool" => Ok(Self::Tool),
-            other => {
-                let known = "must be one of system, developer, user, assistant and tool";
-                Err(invalid(path, &format!("{known}, not {other:?}")))
-            }
-        }
-    }
+    Ok(ChatMessage {
+        role,
+        content,
+        name: fields.text("name")?.map(str::to_owned),
+        reasoning: fields.text("reasoning_content")?.map(str::to_owned),
+        tool_calls,
+        tool_call_id,
+    })
 }
 
-/// One tool call that an assistant's message made.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ToolCall {
-    /// The call's id.
-    pub id: String,
-    /// The function's name.
-    pub name: String,
-    /// Its arguments, as the JSON text that the API carries.
-    pub arguments: String,
-}
-
-/// One message.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ChatMessage {
-    /// Who speaks.
-    pub role: Role,
-    /// What is said; several text parts are joined by a line break. Empty beside tool calls.
-    pub content: String,
-    /// The speaker's name.
-    pub name: Option<String>,
-    /// Tool calls of an assistant's message.
-    pub tool_calls: Vec<ToolCall>,
-    /// Which call a tool's message answers.
-    pub tool_call_id: Option<String>,
-}
-
-impl ChatMessage {
-    /// Reads the field `messages`.
-    ///
-    /// # Errors
-    /// It is missing or empty, or a message is not as the API says.
-    pub fn read_all(fields: &Fields<'_>) -> Result<Vec<Self>, ApiError> {
-        let values = fields.array("messages")?.ok_or_else(|| fields.missing("messages"))?;
-        if values.is_empty() {
-            return Err(fields.invalid("messages", "must hold at least one message"));
+fn read_role(name: &str, path: &str) -> Result<Role, ApiError> {
+    match name {
+        "system" => Ok(Role::System),
+        "developer" => Ok(Role::Developer),
+        "user" => Ok(Role::User),
+        "assistant" => Ok(Role::Assistant),
+        "tool" => Ok(Role::Tool),
+        other => {
+            let known = "must be one of system, developer, user, assistant and tool";
+            Err(invalid(path, &format!("{known}, not {other:?}")))
         }
-        let path = fields.path("messages");
-        let message = |(index, value)| Self::read(&Fields::of(value, format!("{path}[{index}]"))?);
-        values.iter().enumerate().map(message).collect()
-    }
-
-    fn read(fields: &Fields<'_>) -> Result<Self, ApiError> {
-        let role = Role::read(fields.required_text("role")?, &fields.path("role"))?;
-        fields.refuse_unsupported("audio", &[])?;
-        fields.refuse_unsupported("function_call", &[])?;
-        let tool_calls = match role {
-            Role::Assistant => tool_calls(fields)?,
-            _ => Vec::new(),
-        };
-        let content = match content(fields)? {
-            Some(content) => content,
-            None if !tool_calls.is_empty() => String::new(),
-            None => match (role, fields.text("refusal")?) {
-                (Role::Assistant, Some(refusal)) => refusal.to_owned(),
-                _ => return Err(fields.missing("content")),
-            },
-        };
-        let tool_call_id = fields.text("tool_call_id")?.map(str::to_owned);
-        if role == Role::Tool && tool_call_id.is_none() {
-            return Err(fields.missing("tool_call_id"));
-        }
-        Ok(Self { role, content, name: fields.text("name")?.map(str::to_owned), tool_calls, tool_call_id })
-    }
-
-    /// The message as chat templates expect it.
-    pub fn to_template_value(&self) -> Value {
-        let mut message = json!({ "role": self.role.name(), "content": self.content });
-        if let Some(name) = &self.name {
-            message["name"] = json!(name);
-        }
-        if let Some(id) = &self.tool_call_id {
-            message["tool_call_id"] = json!(id);
-        }
-        if !self.tool_calls.is_empty() {
-            let call = |call: &ToolCall| {
-                // Templates print the arguments as JSON: a text would be quoted twice.
-                let arguments =
-                    serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!(call.arguments));
-                let function = json!({ "name": call.name, "arguments": arguments });
-                json!({ "id": call.id, "type": "function", "function": function })
-            };
-            message["tool_calls"] = self.tool_calls.iter().map(call).collect();
-        }
-        message
     }
 }
 
-fn content(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {
+fn content(fields: &Fields<'_>) -> Result<Option<Content>, ApiError> {
     let path = fields.path("content");
     match fields.get("content") {
         None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::String(text)) => Ok(Some(Content::Text(text.clone()))),
         Some(Value::Array(parts)) => {
             let part = |(index, value)| part_text(&Fields::of(value, format!("{path}[{index}]"))?);
             let texts = parts.iter().enumerate().map(part).collect::<Result<Vec<_>, _>>()?;
             if texts.is_empty() {
                 return Err(invalid(&path, "must hold at least one part"));
             }
-            Ok(Some(texts.join("\n")))
+            Ok(Some(Content::Parts(texts)))
         }
         Some(other) => Err(wrong_type(&path, "a string or an array of parts", other)),
     }
@@ -200,7 +134,7 @@ impl ChatRequest {
         let fields = Fields::of_body(body)?;
         let logprobs = logprobs(&fields)?;
         let common = CommonRequest::read(&fields, &["max_completion_tokens", "max_tokens"], logprobs)?;
-        Ok(Self { messages: ChatMessage::read_all(&fields)?, common })
+        Ok(Self { messages: read_messages(&fields)?, common })
     }
 }
 
@@ -217,6 +151,7 @@ fn logprobs(fields: &Fields<'_>) -> Result<Logprobs, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn messages(messages: Value) -> Result<Vec<ChatMessage>, ApiError> {
         ChatRequest::read(&json!({ "messages": messages })).map(|request| request.messages)
@@ -241,13 +176,12 @@ mod tests {
             {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
         ]));
         let read = read.expect("all are valid");
-        assert_eq!(read[0].role, Role::System);
-        assert_eq!((read[1].content.as_str(), read[1].name.as_deref()), ("one\ntwo", Some("Ann")));
-        assert_eq!((read[2].content.as_str(), read[2].tool_calls[0].name.as_str()), ("", "f"));
+        assert_eq!(read[0].role, Role::Developer);
+        assert_eq!(read[1].content, Content::Parts(vec!["one".to_owned(), "two".to_owned()]));
+        assert_eq!(read[1].name.as_deref(), Some("Ann"));
+        assert_eq!((&read[2].content, read[2].tool_calls[0].name.as_str()), (&Content::Null, "f"));
         assert_eq!(read[3].tool_call_id.as_deref(), Some("c1"));
-        assert_eq!(read[4].content, "no");
-        let rendered = read[2].to_template_value();
-        assert_eq!(rendered["tool_calls"][0]["function"]["arguments"], json!({"a": 1}));
+        assert_eq!(read[4].content, Content::Parts(vec!["no".to_owned()]));
     }
 
     #[test]

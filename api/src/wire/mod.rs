@@ -5,5 +5,7 @@ pub mod common;
 pub mod completion;
 pub mod fields;
 pub mod json;
+pub mod logprobs;
+pub mod reply;
 pub mod sampling;
 pub mod tokens;

@@ -1,28 +1,12 @@
 //! The bodies of `/tokenize` and `/detokenize`, and lists of token ids wherever they appear.
 
 use crate::error::ApiError;
-use crate::wire::chat::ChatMessage;
+use crate::wire::chat::read_messages;
 use crate::wire::fields::{Fields, as_integer};
+use lavalane_runtime::chat::ChatMessage;
 use lavalane_runtime::ids::TokenId;
+use lavalane_runtime::tokenizer::{AddSpecial, SpecialText};
 use serde_json::Value;
-
-/// Whether text that spells a special token becomes that token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpecialText {
-    /// It does: the writer of the prompt is trusted to place special tokens.
-    Parse,
-    /// It stays ordinary text.
-    Keep,
-}
-
-/// Whether the tokens that the model file asks for at the start (and end) are added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddSpecial {
-    /// They are.
-    Yes,
-    /// Only the text's own tokens.
-    No,
-}
 
 /// What `/tokenize` is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +52,7 @@ impl TokenizeRequest {
             _ => Pieces::Unwanted,
         };
         if fields.get("messages").is_some() {
-            let messages = ChatMessage::read_all(&fields)?;
+            let messages = read_messages(&fields)?;
             return Ok(Self::Chat { messages, pieces });
         }
         let text = match fields.text("content")? {
@@ -83,8 +67,8 @@ impl TokenizeRequest {
             text: text.to_owned(),
             add_special: if add_special == Some(true) { AddSpecial::Yes } else { AddSpecial::No },
             special: match fields.flag("parse_special")? {
-                Some(false) => SpecialText::Keep,
-                _ => SpecialText::Parse,
+                Some(false) => SpecialText::AsText,
+                _ => SpecialText::AsTokens,
             },
             pieces,
         })
@@ -124,7 +108,7 @@ mod tests {
             let expected = TokenizeRequest::Text {
                 text: "hi".to_owned(),
                 add_special: AddSpecial::No,
-                special: SpecialText::Parse,
+                special: SpecialText::AsTokens,
                 pieces: Pieces::Unwanted,
             };
             assert_eq!(TokenizeRequest::read(&json!({name: "hi"})), Ok(expected));
