@@ -1,5 +1,8 @@
 //! The Vulkan forward pass against reference values: greedy steps that were made with exact arithmetic of
 //! the same weights (f32 weights, f32 KV), teacher-forced with the reference's own ids, on each pack.
+//!
+//! The `subgroup` pack is slow on a software device: it runs the first 2 of the 12 greedy runs, and all with
+//! `LAVALANE_LONG_TESTS=1`.
 
 use lavalane_integration_tests::models::{self, ModelFile};
 use lavalane_runtime::engine::WindowRunner;
@@ -30,7 +33,9 @@ struct Step {
 /// Where the reference's two best are this near, either may come first.
 const TIE: f64 = 0.02;
 
-/// How far a log-probability of one of the reference's ten best tokens may lie from the reference's.
+/// How far a log-probability of one of the reference's ten best tokens may lie from the reference's. The
+/// reference takes GELU from a float16 table, which alone moves gemma3's by up to 0.018; the other models lie
+/// within 0.001.
 const LOGPROB_TOLERANCE: f64 = 0.02;
 
 fn log_softmax(logits: &[f32]) -> Vec<f64> {
@@ -46,6 +51,12 @@ fn best_but(logits: &[f32], barred: impl Iterator<Item = usize>) -> usize {
     candidates.max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a))).expect("there are tokens")
 }
 
+/// How many of the greedy runs a pack is tested with.
+fn runs(pack: Pack) -> usize {
+    let all = pack == Pack::Cpu || std::env::var_os("LAVALANE_LONG_TESTS").is_some();
+    if all { 12 } else { 2 }
+}
+
 fn check(file: ModelFile, pack: Pack) {
     let Some(path) = models::find(file) else { return };
     let vectors: Vectors = models::vectors(file);
@@ -55,7 +66,7 @@ fn check(file: ModelFile, pack: Pack) {
     let mut runner = WindowRunner::new(model, choice, Precision::Precise, KvType::F32, 2048, 64)
         .expect("the model fits the device");
     let (mut steps, mut worst) = (0, 0.0f64);
-    for greedy in &vectors.greedy {
+    for greedy in &vectors.greedy[..runs(pack)] {
         let ids = greedy.prompt_ids.iter().copied().chain(greedy.steps.iter().map(|step| step.id));
         let ids: Vec<TokenId> = ids.map(TokenId).collect();
         let fed = greedy.prompt_ids.len() - 1;
