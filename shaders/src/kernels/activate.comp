@@ -2,6 +2,7 @@
 // Stores a row of values as activations: as they are (attention's output), or gated for the
 // feed-forward: activation(gate) * up. One lane is one block of 32 values.
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "activations.glsl"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LANES = 8u;
@@ -42,7 +43,7 @@ void main() {
     uint row = gl_WorkGroupID.y;
     if (block >= blocks) return;
     float block_values[32];
-    for (uint i = 0u; i < 32u; i++) {
+    [[unroll]] for (uint i = 0u; i < 32u; i++) {
         uint at = block * 32u + i;
         precise float value = 0.0;
         if (at < push.width) {

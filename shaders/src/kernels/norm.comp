@@ -3,6 +3,7 @@
 // One workgroup is one row; a lane takes whole blocks of 32 values, so the order of every sum is fixed
 // by the width and the workgroup's size alone.
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "activations.glsl"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LANES = 8u;
@@ -84,7 +85,7 @@ void main() {
     if ((push.flags & (STORE_INT8 | STORE_FLOAT)) == 0u) return;
     for (uint block = lane; block < blocks; block += LANES) {
         float block_values[32];
-        for (uint i = 0u; i < 32u; i++) {
+        [[unroll]] for (uint i = 0u; i < 32u; i++) {
             uint at = block * 32u + i;
             precise float value = 0.0;
             if (at < push.width) value = residual[base + at] * scale * weight[at];
