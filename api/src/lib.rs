@@ -1,5 +1,6 @@
 //! The HTTP and WebSocket server and the command line of Lavalane.
 
+pub mod cli;
 pub mod error;
 pub mod generation;
 pub mod http;

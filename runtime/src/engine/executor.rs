@@ -9,7 +9,7 @@ use crate::batch::{
 use crate::ids::LaneId;
 use crate::model::Model;
 use crate::sampling::{Sampled, predict};
-use crate::vulkan::{DeviceReport, Forward, ForwardOptions, RowLogits, StepLane, VulkanError};
+use crate::vulkan::{DeviceReport, Forward, ForwardOptions, Pack, RowLogits, StepLane, VulkanError};
 use lavalane_shaders::PAGE_TOKENS;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ pub struct VulkanExecutor {
     forward_options: ForwardOptions,
     plan: MemoryPlan,
     device: DeviceReport,
+    pack: Pack,
     limits: ExecutorLimits,
 }
 
@@ -63,6 +64,7 @@ impl VulkanExecutor {
         Ok(Self {
             model,
             device: forward.device().clone(),
+            pack: forward.pack(),
             forward: Some(forward),
             forward_options,
             plan,
@@ -73,6 +75,11 @@ impl VulkanExecutor {
     /// The memory plan.
     pub fn plan(&self) -> &MemoryPlan {
         &self.plan
+    }
+
+    /// The kernel pack in use.
+    pub fn pack(&self) -> Pack {
+        self.pack
     }
 
     /// The device.
@@ -235,6 +242,7 @@ impl BatchExecutor for VulkanExecutor {
     fn recover(&mut self) -> Result<(), String> {
         self.forward = None;
         let forward = Forward::new(&self.model, &self.forward_options).map_err(|error| error.to_string())?;
+        self.pack = forward.pack();
         self.forward = Some(forward);
         Ok(())
     }

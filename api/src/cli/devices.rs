@@ -1,0 +1,44 @@
+//! `lavalane devices`: every Vulkan device, the kernel pack it gets, and why.
+
+use super::error::CommandError;
+use clap::Args;
+use lavalane_runtime::vulkan::{DeviceChoice, DeviceReport, chosen, devices};
+
+/// List the Vulkan devices of this machine
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  lavalane devices")]
+pub struct DevicesArguments {}
+
+/// Prints the devices; the one that is taken by default is marked with a star.
+///
+/// # Errors
+/// No loader or driver.
+pub fn run(_arguments: &DevicesArguments) -> Result<(), CommandError> {
+    let taken = chosen(&DeviceChoice::default())?;
+    for device in devices()? {
+        print!("{}", describe(&device, device.index == taken.index));
+    }
+    Ok(())
+}
+
+fn describe(device: &DeviceReport, is_default: bool) -> String {
+    format!(
+        "{}{} {} ({})\n    driver: {}\n    memory: {:.1} GiB, buffers up to {:.1} GiB, subgroups of {}\n    \
+         kernel pack: {}, because {}\n",
+        device.index,
+        if is_default { " *" } else { "  " },
+        device.name,
+        device.kind,
+        device.driver,
+        gibibytes(device.memory_bytes),
+        gibibytes(device.storage_buffer_bytes_max),
+        device.subgroup_size,
+        device.pack.name(),
+        device.pack_reason,
+    )
+}
+
+/// Bytes in GiB.
+pub(super) fn gibibytes(bytes: u64) -> f64 {
+    bytes as f64 / (1u64 << 30) as f64
+}

@@ -1,0 +1,80 @@
+//! Why a command failed, and the exit code that says so.
+
+use lavalane_runtime::engine::EngineError;
+use lavalane_runtime::engine::bench::BenchError;
+use lavalane_runtime::model::ModelError;
+use lavalane_runtime::tokenizer::TokenizerError;
+use lavalane_runtime::vulkan::{StepFailure, VulkanError};
+use std::path::PathBuf;
+
+/// A command's failure; its text is for the person at the terminal.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The model file cannot be used.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The model's vocabulary cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// No device, or one that cannot be used.
+    #[error(transparent)]
+    Vulkan(#[from] VulkanError),
+    /// The engine cannot be made.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A step failed.
+    #[error(transparent)]
+    Step(#[from] StepFailure),
+    /// A measurement failed.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The text is too short.
+    #[error("{}: the text has {tokens} tokens, fewer than one window of {window}", path.display())]
+    TextTooShort {
+        /// The file.
+        path: PathBuf,
+        /// Tokens in it.
+        tokens: usize,
+        /// Tokens of a window.
+        window: usize,
+    },
+    /// A peer's benchmark failed.
+    #[error("the peer's benchmark {}: {reason}", program.display())]
+    Peer {
+        /// The program.
+        program: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+    /// An argument is out of its range.
+    #[error("--{argument} {given}: {reason}")]
+    Argument {
+        /// The argument's name.
+        argument: &'static str,
+        /// What was given.
+        given: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+}
+
+impl CommandError {
+    /// The program's exit code: 2 for a wrong argument, 3 for a model that cannot be used, 4 for a device or
+    /// memory problem, 1 for anything else.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Argument { .. } => 2,
+            Self::Model(_) | Self::Tokenizer(_) => 3,
+            Self::Vulkan(_) | Self::Engine(_) | Self::Step(_) => 4,
+            Self::Bench(_) | Self::File { .. } | Self::TextTooShort { .. } | Self::Peer { .. } => 1,
+        }
+    }
+}
