@@ -41,6 +41,7 @@ pub struct BenchArguments {
     /// A peer's program that measures streams together (llama-batched-bench)
     #[arg(long, env = "PEER_BATCHED_BENCH", hide_env_values = true)]
     pub peer_batched: Option<PathBuf>,
+    /// Where and how exactly to compute
     #[command(flatten)]
     pub device: DeviceArguments,
 }

@@ -22,6 +22,7 @@ pub struct InspectArguments {
     /// Tokens of one sequence [default: the model's context, at most 8192]
     #[arg(long)]
     pub context: Option<usize>,
+    /// Where and how exactly to compute
     #[command(flatten)]
     pub device: DeviceArguments,
 }

@@ -30,6 +30,7 @@ pub struct PerplexityArguments {
     /// The most windows; the rest of the text is left out
     #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
     pub windows: usize,
+    /// Where and how exactly to compute
     #[command(flatten)]
     pub device: DeviceArguments,
 }
