@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use super::operations::log_probabilities;
 use super::*;
 use crate::model::tests::open;
+use crate::tokenizer::{AddSpecial, SpecialText, Tokenizer, TokenizerSource, UnknownPreTokenizer};
 
 /// How far a log-probability may lie from the recorded one, which is rounded to five decimals. Both
 /// sides compute in f32 and differ only in the order of their sums.
@@ -132,4 +133,24 @@ fn perplexity_scores_the_second_half_of_each_window() {
     assert_eq!(seen, [(tokens[..4].to_vec(), 2..3), (tokens[4..8].to_vec(), 2..3)]);
     assert_eq!((result.scored, result.windows), (2, 2));
     assert!((result.value - 2.0).abs() < 1e-6);
+}
+
+#[test]
+fn the_perplexity_of_a_novel_is_the_recorded_one() {
+    const TEXT: &str = include_str!("../../../integration-tests/data/text/persuasion.txt");
+    if !long_tests() {
+        eprintln!("skipped: perplexity of 12 windows, without LAVALANE_LONG_TESTS=1");
+        return;
+    }
+    let Some(model) = open("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    let source = TokenizerSource::from_gguf(model.file()).unwrap();
+    let tokenizer = Tokenizer::new(&source, UnknownPreTokenizer::Refuse).unwrap();
+    let tokens = tokenizer.encode(TEXT, SpecialText::AsText, AddSpecial::Yes);
+    let result = perplexity(&tokens, 512, 12, |window, wanted| {
+        Ok::<_, Infallible>(ReferenceModel::new(&model).logits(window, wanted))
+    });
+    let Ok(result) = result;
+    eprintln!("perplexity {:.4} over {} tokens", result.value, result.scored);
+    assert_eq!((result.windows, result.scored), (12, 12 * 255));
+    assert!((result.value - 28.884).abs() < 0.01, "{}", result.value);
 }
