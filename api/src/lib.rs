@@ -1,10 +1,12 @@
 //! The HTTP and WebSocket server and the command line of Lavalane.
 
 pub mod cli;
+pub mod engine;
 pub mod error;
 pub mod generation;
 pub mod http;
 pub mod random;
+pub mod settings;
 pub mod text_model;
 pub mod websocket;
 pub mod wire;

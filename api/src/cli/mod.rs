@@ -1,4 +1,4 @@
-//! The commands of the `lavalane` program.
+//! The command line.
 
 pub mod bench;
 pub mod device_arguments;
@@ -7,3 +7,96 @@ pub mod error;
 pub mod inspect;
 pub mod peer;
 pub mod perplexity;
+pub mod run;
+pub mod serve;
+mod source;
+
+use crate::engine::LoadError;
+use crate::error::ApiError;
+use crate::server::ServerError;
+use crate::settings::SettingsError;
+use clap::{Parser, Subcommand};
+use error::CommandError;
+use lavalane_runtime::engine::EngineError;
+use std::process::ExitCode;
+
+/// An inference server for language models on Vulkan.
+#[derive(Parser, Debug)]
+#[command(
+    name = "lavalane",
+    version,
+    about,
+    after_help = "Example:\n  lavalane serve --model models/SmolLM2-135M-Instruct.Q4_1.gguf"
+)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Serve(Box<serve::ServeArguments>),
+    Run(Box<run::RunArguments>),
+    Bench(bench::BenchArguments),
+    Inspect(inspect::InspectArguments),
+    Devices(devices::DevicesArguments),
+    Perplexity(perplexity::PerplexityArguments),
+}
+
+/// Why a command that runs a model failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The settings cannot be used.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The model or the device cannot be used.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The server did not start.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// A command that needs no engine failed.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// A request failed.
+    #[error(transparent)]
+    Request(#[from] ApiError),
+    /// The terminal or the system failed.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+}
+
+impl RunError {
+    /// The process's exit code: 2 for settings (as for a wrong flag), 3 for the model file, 4 for the
+    /// device, 5 for too little memory or context, 6 for the address, 1 for the rest.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Settings(_) | Self::Load(LoadError::Start(_)) => 2,
+            Self::Load(LoadError::Model(_) | LoadError::Metadata(_) | LoadError::Tokenizer(_)) => 3,
+            Self::Load(LoadError::Engine(EngineError::Vulkan(_))) => 4,
+            Self::Load(LoadError::Engine(_)) => 5,
+            Self::Server(_) => 6,
+            Self::Command(error) => error.exit_code(),
+            Self::Request(_) | Self::System(_) => 1,
+        }
+    }
+}
+
+/// Runs the command that the process's arguments name.
+pub fn main() -> ExitCode {
+    let result = match CommandLine::parse().command {
+        Command::Serve(arguments) => serve::run(*arguments),
+        Command::Run(arguments) => run::run(*arguments),
+        Command::Bench(arguments) => bench::run(&arguments).map_err(RunError::from),
+        Command::Inspect(arguments) => inspect::run(&arguments).map_err(RunError::from),
+        Command::Devices(arguments) => devices::run(&arguments).map_err(RunError::from),
+        Command::Perplexity(arguments) => perplexity::run(&arguments).map_err(RunError::from),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `lavalane serve`: the server, from its start to a graceful end.
+
+use crate::cli::RunError;
+use crate::cli::source::Sources;
+use crate::engine::{LoadedEngine, load};
+use crate::server::{ServerHandle, ServerParts, start};
+use crate::settings::Settings;
+use actix_web::rt::signal::unix::{SignalKind, signal};
+use std::net::SocketAddr;
+
+/// Serve a model over HTTP and WebSocket
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Example:\n  lavalane serve --model models/SmolLM2-135M-Instruct.Q4_1.gguf --port 8080 --lanes 4"
+)]
+pub struct ServeArguments {
+    #[command(flatten)]
+    sources: Sources,
+}
+
+/// Serves until a signal says to stop.
+///
+/// # Errors
+/// The settings, the model, the device or the address cannot be used.
+pub fn run(arguments: ServeArguments) -> Result<(), RunError> {
+    let settings = arguments.sources.settings()?;
+    let LoadedEngine { engine, model, device, plan } = load(&settings)?;
+    let limits = engine.limits();
+    let (name, described) = (model.name().to_owned(), format!("{} ({} pack)", device.device, device.pack));
+    let parts = ServerParts {
+        address: settings.address,
+        engine: engine.clone(),
+        model,
+        device,
+        settings: settings.http.clone(),
+        drain_time_max: settings.drain_time_max,
+    };
+    let server = start(parts)?;
+    let tokens = limits.pages * limits.page_tokens;
+    println!("Lavalane serves {name} at http://{}", server.address());
+    println!("  device   {described}");
+    println!(
+        "  lanes    {}, {} requests may wait",
+        settings.engine_settings.lanes, settings.engine_settings.queue_capacity
+    );
+    println!("  context  {} tokens", limits.context_tokens_max);
+    println!("  KV pool  {tokens} tokens in {} pages, {:.1} MB", limits.pages, plan.kv_bytes() as f64 / 1e6);
+    print_examples(server.address(), &name);
+    actix_web::rt::System::new().block_on(until_stopped(server, &engine, &settings))?;
+    Ok(())
+}
+
+fn print_examples(address: SocketAddr, name: &str) {
+    println!("\nTry it:");
+    println!(
+        "  curl http://{address}/v1/chat/completions -d '{{\"model\":\"{name}\",\"max_tokens\":64,\"messages\":[{{\"role\":\"user\",\"content\":\"Tell me about the sea.\"}}]}}'"
+    );
+    println!(
+        "  curl -N http://{address}/v1/completions -d '{{\"model\":\"{name}\",\"max_tokens\":32,\"stream\":true,\"prompt\":\"Once upon a time\"}}'"
+    );
+}
+
+/// The first signal lets running requests end; the second cuts them.
+async fn until_stopped(
+    server: ServerHandle,
+    engine: &lavalane_actors::EngineHandle,
+    settings: &Settings,
+) -> std::io::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    eprintln!(
+        "stopping; running requests may end within {} s (again to cut them)",
+        settings.drain_time_max.as_secs()
+    );
+    let drained = async {
+        engine.shutdown(settings.drain_time_max).await;
+        server.stop().await;
+    };
+    tokio::select! {
+        () = drained => eprintln!("stopped"),
+        _ = interrupt.recv() => eprintln!("cut"),
+        _ = terminate.recv() => eprintln!("cut"),
+    }
+    Ok(())
+}
