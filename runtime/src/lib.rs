@@ -12,5 +12,6 @@ pub mod quant;
 pub mod reference;
 pub mod sampling;
 pub mod session;
+pub mod synth;
 pub mod tokenizer;
 pub mod vulkan;
