@@ -1,0 +1,71 @@
+# Lavalane's commands. `make help` lists them.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# The model that `run` and `bench` use: a file of models/, or any GGUF file.
+MODEL ?= models/SmolLM2-135M-Instruct.Q4_1.gguf
+# Further arguments for lavalane or for the test runner, as in `make run ARGS='--port 9000'`.
+ARGS ?=
+# How long `fuzz` runs each target.
+FUZZ_SECONDS ?= 600
+
+LAVALANE := cargo run --release --quiet --package lavalane-api --bin lavalane --
+
+.PHONY: help
+help: ## List the commands
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## Install what a build needs and this machine lacks
+	@scripts/setup.sh
+
+.PHONY: default-model
+default-model: setup
+	@python3 scripts/fetch_model.py
+
+.PHONY: run
+run: default-model ## Serve the default model (MODEL=FILE for another, ARGS='--port 9000' for settings)
+	cargo build --release --package lavalane-api
+	$(LAVALANE) serve --model '$(MODEL)' $(ARGS)
+
+.PHONY: python-clients
+python-clients: setup
+	@scripts/python_clients.sh
+
+.PHONY: test
+test: default-model python-clients ## Run all tests (ARGS=NAME for some)
+	scripts/test.sh $(ARGS)
+
+.PHONY: check
+check: default-model python-clients ## Formatting, lints, licences, documentation, then all tests
+	scripts/check.sh
+	scripts/test.sh
+
+.PHONY: fmt
+fmt: ## Format the code
+	cargo fmt --all
+
+.PHONY: models
+models: setup ## Fetch every model that the tests know (0.85 GB)
+	python3 scripts/fetch_model.py all
+
+.PHONY: bench
+bench: default-model ## Measure prefill and decode (MODEL=FILE; PEER_BENCH=PATH of llama-bench to compare)
+	cargo build --release --package lavalane-api
+	$(LAVALANE) bench --model '$(MODEL)' $(ARGS)
+
+.PHONY: device-check
+device-check: setup ## Show this machine's Vulkan devices and test the kernels on them
+	$(LAVALANE) devices
+	cargo test --release --package lavalane-runtime vulkan
+
+.PHONY: tools
+tools: setup ## Install the tools that only `check` and `fuzz` use (cargo-deny, cargo-fuzz)
+	cargo install --locked cargo-deny cargo-fuzz
+
+.PHONY: clean
+clean: ## Remove what was built and fetched, but not the models
+	cargo clean
+	rm -rf .venv .deps
