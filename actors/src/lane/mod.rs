@@ -6,7 +6,6 @@
 
 pub(crate) mod order;
 pub(crate) mod step;
-pub(crate) mod text;
 pub(crate) mod ticket;
 
 use crate::guard::guarded;
@@ -17,7 +16,7 @@ use lavalane_runtime::batch::{LaneFaultCause, LaneOutcome, LaneVerdict, LaneWork
 use lavalane_runtime::ids::{Generation, LaneId, Position};
 use lavalane_runtime::session::Session;
 use lavalane_runtime::tokenizer::TokenText;
-use order::{Activate, Begin, Release, Reply, Settle, Settled, Why};
+use order::{Activate, Begin, Ready, Release, Reply, Settle, Settled, Why};
 use std::sync::Arc;
 use step::LaneStep;
 use ticket::{AfterToken, Suspicion, Ticket};
@@ -38,6 +37,19 @@ struct Owner {
     ticket: Box<Ticket>,
     position: Position,
     place: Place,
+}
+
+impl Owner {
+    /// What it could run next.
+    fn step(&self) -> LaneStep {
+        let tokens = self.ticket.transcript().len();
+        let position = self.position;
+        if self.ticket.generated_tokens() > 0 && position.tokens() + 1 == tokens {
+            LaneStep::Decode { position }
+        } else {
+            LaneStep::Prefill { position, tokens }
+        }
+    }
 }
 
 /// One lane.
@@ -129,6 +141,7 @@ impl Lane {
         if session.length() != position || outcome.to != position {
             return self.fault(mismatch(position, session.length(), outcome.to));
         }
+        let was_prefill = matches!(owner.step(), LaneStep::Prefill { .. });
         let drawn = match (logits, outcome.sampled.len()) {
             (LogitsUse::None, 0) => None,
             (LogitsUse::SampleLast, 1) => outcome.sampled.into_iter().next(),
@@ -146,7 +159,13 @@ impl Lane {
         {
             return self.end(event);
         }
-        self.ready()
+        match self.ready() {
+            Reply::Ready(mut ready) if was_prefill && logits == LogitsUse::SampleLast => {
+                ready.computed = self.owner.as_ref().map(|owner| owner.ticket.transcript().to_vec());
+                Reply::Ready(ready)
+            }
+            reply => reply,
+        }
     }
 
     /// The lane did not run: it keeps its position and is tried again, a bounded number of times.
@@ -178,20 +197,13 @@ impl Lane {
 
     fn ready(&mut self) -> Reply {
         let Some(owner) = &self.owner else { return Reply::Stale };
-        let tokens = owner.ticket.transcript().len();
-        let position = owner.position;
-        let generated_tokens = owner.ticket.generated_tokens();
-        let step = if generated_tokens > 0 && position.tokens() + 1 == tokens {
-            LaneStep::Decode { position }
-        } else {
-            LaneStep::Prefill { position, tokens }
-        };
-        Reply::Ready {
-            step,
-            generated_tokens,
+        Reply::Ready(Ready {
+            step: owner.step(),
+            generated_tokens: owner.ticket.generated_tokens(),
             tokens_per_second: owner.ticket.tokens_per_second(),
             suspicion: owner.ticket.suspicion,
-        }
+            computed: None,
+        })
     }
 
     fn give_up(&mut self, why: Why) -> Reply {

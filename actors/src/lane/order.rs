@@ -6,7 +6,7 @@ use crate::lane::ticket::{Suspicion, Ticket};
 use crate::request::RequestEvent;
 use actix::{Message, MessageResponse};
 use lavalane_runtime::batch::{LaneVerdict, LaneWork, LogitsUse};
-use lavalane_runtime::ids::{Generation, PageId, Position};
+use lavalane_runtime::ids::{Generation, PageId, Position, TokenId};
 use lavalane_runtime::session::Session;
 
 /// Take over a request.
@@ -74,13 +74,25 @@ pub(crate) enum Why {
     Cancelled,
 }
 
+/// How far a lane is, and what it could run next.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) step: LaneStep,
+    pub(crate) generated_tokens: usize,
+    pub(crate) tokens_per_second: f64,
+    pub(crate) suspicion: Suspicion,
+    /// The transcript, when its known part has just been computed to its end: others may want to find
+    /// it.
+    pub(crate) computed: Option<Vec<TokenId>>,
+}
+
 /// A lane's answer.
 #[derive(Debug, MessageResponse)]
 pub(crate) enum Reply {
     /// The message was for an owner that is gone.
     Stale,
-    /// The lane could run this next.
-    Ready { step: LaneStep, generated_tokens: usize, tokens_per_second: f64, suspicion: Suspicion },
+    /// The lane can go on.
+    Ready(Ready),
     /// The lane's part of the batch.
     Work(Box<LaneWork>),
     /// The lane is free.

@@ -1,7 +1,6 @@
 //! A request on its way through the engine: what is asked, what came of it so far, and everything
 //! that must outlive a lane, a session or a device.
 
-use crate::lane::text::ReplyText;
 use crate::request::{
     EndTokens, Failure, FinishReason, Finished, RequestEvent, TokenEvent, Usage, ValidRequest,
 };
@@ -10,7 +9,7 @@ use crate::status::RequestId;
 use crate::stream::{Cancellation, EventSink, ReaderTooSlow};
 use lavalane_runtime::ids::{LaneId, TokenId};
 use lavalane_runtime::sampling::{Sampled, Sampler};
-use lavalane_runtime::tokenizer::TokenText;
+use lavalane_runtime::tokenizer::{StopMatcher, StreamDecoder, TokenText};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -41,7 +40,8 @@ pub(crate) struct Ticket {
     /// The prompt, and after it the drawn tokens.
     transcript: Vec<TokenId>,
     usage: Usage,
-    text: ReplyText,
+    decoder: StreamDecoder,
+    stops: StopMatcher,
     tokens_max: usize,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
@@ -78,7 +78,8 @@ impl Ticket {
             permit,
             transcript: request.prompt.clone(),
             usage: Usage { prompt_tokens: request.prompt.len(), ..Usage::default() },
-            text: ReplyText::new(request.stop.texts.clone()),
+            decoder: StreamDecoder::new(),
+            stops: StopMatcher::new(&request.stop.texts),
             tokens_max: room.min(request.tokens_max as usize).max(1),
             first_token: None,
             last_token: None,
@@ -170,7 +171,7 @@ impl Ticket {
         if ends || self.request.stop.tokens.contains(&token) {
             return AfterToken::End(self.finish(FinishReason::Stop { text: None }));
         }
-        let certain = self.text.push(tokenizer.token_bytes(token));
+        let certain = self.stops.push(&self.decoder.push(tokenizer, token));
         let event = RequestEvent::Token(TokenEvent { sampled, text: certain.text });
         if let Err(ReaderTooSlow { buffered }) = self.sink.say(event) {
             return AfterToken::End(RequestEvent::Failed(Failure::SlowReader { buffered }));
@@ -203,7 +204,12 @@ impl Ticket {
     }
 
     fn finish(&mut self, reason: FinishReason) -> RequestEvent {
-        RequestEvent::Finished(Finished { reason, text: self.text.finish(), usage: self.usage })
+        // An unfinished character may still complete a stop text; then nothing follows it.
+        let mut last = self.stops.push(&self.decoder.finish());
+        if last.stop.is_none() {
+            last.text.push_str(&self.stops.finish());
+        }
+        RequestEvent::Finished(Finished { reason, text: last.text, usage: self.usage })
     }
 
     /// Ends the request: counts it, gives its permit back, and then says the final event, so that a

@@ -84,7 +84,7 @@ impl Scheduler {
         while let Some(lane) = self.lanes.iter().position(|lane| lane.owner.is_none()) {
             let now = Instant::now();
             let Some(ticket) = self.waiting.peek(now) else { break };
-            let Some(admitted) = self.pages.admit(ticket.transcript()) else {
+            let Some((mut pages, cached)) = self.pages.admit(ticket.transcript()) else {
                 if self.lanes.iter().all(|lane| lane.owner.is_none()) {
                     self.refuse_for_ever(now);
                     continue;
@@ -94,11 +94,11 @@ impl Scheduler {
             let Some(ticket) = self.waiting.pop(now) else { break };
             let lane = LaneId(lane as u32);
             let mut session = Session::new(LengthSlot(lane.0), ticket.sampler());
-            session.adopt_prefix(admitted.pages.clone(), admitted.cached);
+            session.adopt_prefix(pages.for_table(), cached);
             let work_limit = self.work_limit(&ticket);
             let entry = &mut self.lanes[lane.index()];
             entry.generation = entry.generation.next();
-            entry.owner = Some(Owner::new(&ticket, admitted.pages, admitted.cached, work_limit));
+            entry.owner = Some(Owner::new(&ticket, pages, cached, work_limit));
             let generation = entry.generation;
             self.shared.publish(&LifecycleEvent::Activated { lane, generation, request: ticket.id });
             orders.push((lane, Activate { generation, ticket, session }));

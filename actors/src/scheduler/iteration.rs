@@ -70,14 +70,16 @@ impl Scheduler {
             bypass_max: settings.bypass_max,
         };
         let planned = plan(&candidates, &limits);
-        let preempted = self.find_pages(&planned);
-        self.count_bypasses(&candidates);
-        let releases = preempted.into_iter().map(|lane| {
+        if planned.iter().all(|part| self.grow(part)) {
+            self.write_orders(&candidates, &planned);
+            return self.launch(context);
+        }
+        // The pool is exhausted. The youngest gives way, and the plan is made anew without it.
+        let preempted = self.youngest().map(|lane| {
             let generation = self.lanes[lane.index()].generation;
             (lane, Release { generation, why: Why::Preempted })
         });
-        let releases = releases.collect();
-        self.ask(releases, context, Self::launch);
+        self.ask(preempted.into_iter().collect(), context, Self::prepare);
     }
 
     /// Nothing can run now. Requests may still wait when all that were admitted ended at once.
@@ -106,49 +108,37 @@ impl Scheduler {
         }
     }
 
-    /// Sees to it that every planned lane's pages cover its rows, and writes the lanes' orders. Where
-    /// the pool is exhausted the youngest lanes lose theirs; they are returned.
-    fn find_pages(&mut self, planned: &[PlannedRows]) -> Vec<LaneId> {
-        let mut preempted = Vec::new();
-        self.iteration.begins.clear();
-        for part in planned {
-            while !preempted.contains(&part.lane) && !self.grow(part) {
-                let Some(youngest) = self.youngest(&preempted) else { break };
-                let pages =
-                    self.lanes[youngest.index()].owner.as_mut().map(|owner| std::mem::take(&mut owner.pages));
-                self.pages.release(pages.unwrap_or_default());
-                preempted.push(youngest);
-            }
-        }
-        self.iteration.begins.retain(|(lane, _)| !preempted.contains(lane));
-        preempted
-    }
-
-    /// Extends one lane's pages for its rows and writes its order; false where the pool is exhausted.
+    /// Sees to it that a planned lane's pages cover its rows; false where the pool is exhausted.
     fn grow(&mut self, part: &PlannedRows) -> bool {
-        let entry = &mut self.lanes[part.lane.index()];
-        let generation = entry.generation;
-        let Some(owner) = &mut entry.owner else { return true };
+        let Some(owner) = &mut self.lanes[part.lane.index()].owner else { return true };
         let tokens = owner.step.position().tokens() + part.rows;
-        let Some(pages) = self.pages.grow(&mut owner.pages, tokens) else { return false };
-        let begin = Begin { generation, rows: part.rows, logits: part.logits, pages };
-        self.iteration.begins.push((part.lane, begin));
-        true
+        self.pages.grow(&mut owner.pages, tokens)
     }
 
-    fn youngest(&self, except: &[LaneId]) -> Option<LaneId> {
-        let lanes = (0..self.lanes.len() as u32).map(LaneId).filter(|lane| !except.contains(lane));
+    fn youngest(&self) -> Option<LaneId> {
+        let lanes = (0..self.lanes.len() as u32).map(LaneId);
         let owned = lanes
             .filter_map(|lane| self.lanes[lane.index()].owner.as_ref().map(|owner| (owner.arrival(), lane)));
         owned.max().map(|(_, lane)| lane)
     }
 
-    fn count_bypasses(&mut self, candidates: &[Candidate]) {
+    /// Writes the planned lanes' orders, and counts whom the plan passes over.
+    fn write_orders(&mut self, candidates: &[Candidate], planned: &[PlannedRows]) {
         for candidate in candidates {
-            let runs = self.iteration.begins.iter().any(|(lane, _)| *lane == candidate.lane);
             if let Some(owner) = &mut self.lanes[candidate.lane.index()].owner {
-                owner.bypassed = if runs { 0 } else { owner.bypassed + 1 };
+                owner.bypassed += 1;
             }
+        }
+        self.iteration.begins.clear();
+        for part in planned {
+            let entry = &mut self.lanes[part.lane.index()];
+            let generation = entry.generation;
+            let Some(owner) = &mut entry.owner else { continue };
+            owner.bypassed = 0;
+            let pages = owner.pages.for_table();
+            self.iteration
+                .begins
+                .push((part.lane, Begin { generation, rows: part.rows, logits: part.logits, pages }));
         }
     }
 
@@ -163,9 +153,10 @@ impl Scheduler {
     fn run(&mut self, context: &mut Context<Self>) {
         let work = std::mem::take(&mut self.iteration.work);
         if work.is_empty() {
-            // Every planned lane was preempted or ended instead: there is something new to plan.
+            // Every planned lane ended instead: there is something new to plan.
             return self.begin_iteration(context);
         }
+        self.publish_slots();
         self.iteration.batches += 1;
         self.iteration.in_flight = work.iter().map(|work| (work.lane, work.generation)).collect();
         let rows: usize = work.iter().map(|work| work.tokens.len()).sum();
@@ -180,7 +171,9 @@ impl Scheduler {
             }
         }
         self.iteration.run_at = Some(now);
-        let batch = IterationBatch { id: BatchId(self.iteration.batches), copies: Vec::new(), work };
+        let owners = work.iter().filter_map(|work| self.lanes[work.lane.index()].owner.as_ref());
+        let copies = owners.filter_map(|owner| owner.pages.copy()).collect();
+        let batch = IterationBatch { id: BatchId(self.iteration.batches), copies, work };
         match self.executor.run(batch) {
             Ok(answer) => {
                 self.then(answer, context, |scheduler, answer, context| match answer {
@@ -248,7 +241,6 @@ impl Scheduler {
 
     /// Goes on with the next iteration, or with a new device.
     fn after_batch(&mut self, context: &mut Context<Self>) {
-        self.publish_slots();
         match self.iteration.lost.take() {
             Some(reason) => self.lose_device(reason, context),
             None => self.begin_iteration(context),

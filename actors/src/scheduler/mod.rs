@@ -100,7 +100,7 @@ impl Scheduler {
             tokenizer,
             lanes: Vec::new(),
             waiting: WaitQueue::new(shared.settings.aging_interval),
-            pages: Pages::new(&shared.limits),
+            pages: Pages::new(&shared.limits, shared.settings.prefix_reuse),
             phase: Phase::Idle,
             chain: Chain(0),
             closing: Closing::Open,

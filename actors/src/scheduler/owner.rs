@@ -1,12 +1,13 @@
 //! What the scheduler knows of a lane: its address, whose it is, and what its owner could run next.
 
+use super::pages::Held;
 use crate::lane::Lane;
 use crate::lane::step::{Candidate, LaneStep};
 use crate::lane::ticket::{Suspicion, Ticket};
 use crate::status::{RequestId, SlotState, SlotStatus};
 use crate::stream::Cancellation;
 use actix::Addr;
-use lavalane_runtime::ids::{Generation, LaneId, PageId, Position};
+use lavalane_runtime::ids::{Generation, LaneId, Position};
 use std::time::{Duration, Instant};
 
 /// One lane.
@@ -53,15 +54,15 @@ pub(crate) struct Owner {
     pub(crate) generated_tokens: usize,
     pub(crate) tokens_per_second: f64,
     pub(crate) suspicion: Suspicion,
-    /// The pages that it holds; the session's table is a copy.
-    pub(crate) pages: Vec<PageId>,
+    /// The pages that it holds.
+    pub(crate) pages: Held,
     pub(crate) step: LaneStep,
     /// In how many iterations it was passed over since it last ran.
     pub(crate) bypassed: u32,
 }
 
 impl Owner {
-    pub(crate) fn new(ticket: &Ticket, pages: Vec<PageId>, position: Position, work_limit: Duration) -> Self {
+    pub(crate) fn new(ticket: &Ticket, pages: Held, position: Position, work_limit: Duration) -> Self {
         let now = Instant::now();
         Self {
             id: ticket.id,

@@ -3,7 +3,7 @@
 use super::Scheduler;
 use super::owner::{LaneEntry, Owner};
 use super::queue::Origin;
-use crate::lane::order::{Reply, Why};
+use crate::lane::order::{Ready, Reply, Why};
 use crate::lane::ticket::Ticket;
 use crate::lifecycle::LifecycleEvent;
 use crate::request::RequestEvent;
@@ -13,14 +13,7 @@ impl Scheduler {
     /// Takes in a lane's answer; `None` where the lane is dead.
     pub(super) fn absorb(&mut self, lane: LaneId, reply: Option<Reply>) {
         match reply {
-            Some(Reply::Ready { step, generated_tokens, tokens_per_second, suspicion }) => {
-                if let Some(owner) = &mut self.lanes[lane.index()].owner {
-                    owner.step = step;
-                    owner.generated_tokens = generated_tokens;
-                    owner.tokens_per_second = tokens_per_second;
-                    owner.suspicion = suspicion;
-                }
-            }
+            Some(Reply::Ready(ready)) => self.note(lane, ready),
             Some(Reply::Work(work)) => self.iteration.work.push(*work),
             Some(Reply::GivenUp { ticket, position, why }) => self.take_back(lane, ticket, position, why),
             // The lane no longer has the request that it was thought to have: whoever dropped the
@@ -40,7 +33,10 @@ impl Scheduler {
         let generation = self.lanes[lane.index()].generation;
         let request = ticket.id;
         if let Some(owner) = self.free(lane) {
-            self.give_back_pages(owner, &ticket, position);
+            match position {
+                Some(valid) => self.give_back(owner, &ticket, valid),
+                None => self.pages.release(owner.pages),
+            }
         }
         self.publish_slot(lane);
         let event = match why {
@@ -61,8 +57,27 @@ impl Scheduler {
         ticket.end(event, &self.shared);
     }
 
-    fn give_back_pages(&mut self, owner: Owner, _ticket: &Ticket, _position: Option<Position>) {
-        self.pages.release(owner.pages);
+    /// Takes back the pages of a lane that vouches for the first `valid` tokens of its transcript.
+    fn give_back(&mut self, mut owner: Owner, ticket: &Ticket, valid: Position) {
+        if valid > owner.step.position() {
+            self.pages.copied(&mut owner.pages);
+        }
+        self.pages.finish(owner.pages, ticket.transcript(), valid);
+    }
+
+    fn note(&mut self, lane: LaneId, ready: Ready) {
+        let Some(owner) = &mut self.lanes[lane.index()].owner else { return };
+        let position = ready.step.position();
+        if position > owner.step.position() {
+            self.pages.copied(&mut owner.pages);
+        }
+        if let Some(tokens) = &ready.computed {
+            self.pages.publish(&owner.pages, tokens, position);
+        }
+        owner.step = ready.step;
+        owner.generated_tokens = ready.generated_tokens;
+        owner.tokens_per_second = ready.tokens_per_second;
+        owner.suspicion = ready.suspicion;
     }
 
     /// Frees a lane whose ticket is gone.
@@ -84,7 +99,7 @@ impl Scheduler {
     }
 
     /// Publishes every lane and the gauges.
-    pub(super) fn publish_slots(&self) {
+    pub(super) fn publish_slots(&mut self) {
         {
             let mut slots = self.shared.slots.lock();
             for (index, (slot, entry)) in slots.iter_mut().zip(&self.lanes).enumerate() {
@@ -94,11 +109,12 @@ impl Scheduler {
         self.publish_gauges();
     }
 
-    pub(super) fn publish_gauges(&self) {
+    pub(super) fn publish_gauges(&mut self) {
+        let pages = self.pages.in_use();
         let mut statistics = self.shared.statistics.lock();
         statistics.requests_running = self.lanes.iter().filter(|lane| lane.owner.is_some()).count();
         statistics.requests_waiting = self.waiting.len();
-        statistics.kv_pages_used = self.pages.used();
-        statistics.kv_pages_cached = self.pages.cached();
+        statistics.kv_pages_used = pages.used;
+        statistics.kv_pages_cached = pages.cached;
     }
 }

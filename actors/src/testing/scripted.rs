@@ -172,21 +172,22 @@ impl Prefix {
     }
 }
 
-/// The tokens that the scripted model draws after `prompt`, computed without any page: at most
-/// `count`, and none after [`SCRIPTED_END`].
+/// The tokens that the scripted model draws after `tokens`, of which the first `prompt_tokens` are the
+/// prompt, computed without any page: at most `count`, and none after [`SCRIPTED_END`].
 pub fn expected_reply(
     vocabulary: usize,
-    prompt: &[TokenId],
+    tokens: &[TokenId],
+    prompt_tokens: usize,
     sampling: &SamplingSettings,
     choice_index: u32,
     count: usize,
 ) -> Vec<TokenId> {
-    let mut sampler = Sampler::new(sampling.clone(), choice_index).with_prompt_tokens(prompt.len());
-    sampler.accept(prompt);
-    let mut state = prompt.iter().fold(Prefix::default(), |state, token| state.after(Some(*token)));
+    let mut sampler = Sampler::new(sampling.clone(), choice_index).with_prompt_tokens(prompt_tokens);
+    sampler.accept(tokens);
+    let mut state = tokens.iter().fold(Prefix::default(), |state, token| state.after(Some(*token)));
     let mut reply = Vec::new();
     while reply.len() < count && reply.last() != Some(&SCRIPTED_END) {
-        let position = Position::START.advance(prompt.len() + reply.len());
+        let position = Position::START.advance(tokens.len() + reply.len());
         let Some(sampled) = sampler.draw(&state.logits(vocabulary), position) else { break };
         sampler.accept(&[sampled.token]);
         state = state.after(Some(sampled.token));
@@ -253,7 +254,7 @@ mod tests {
                 .ok()
                 .and_then(|outcome| outcome.ran[0].sampled.first().map(|sampled| sampled.token));
         }
-        let expected = expected_reply(64, &prompt, &sampling, 0, 1)[0];
+        let expected = expected_reply(64, &prompt, prompt.len(), &sampling, 0, 1)[0];
         assert_eq!(drawn == Some(expected), expected_equal, "{drawn:?} and {expected:?}");
     }
 
