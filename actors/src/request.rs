@@ -25,6 +25,22 @@ pub struct ValidRequest {
     pub priority: i32,
 }
 
+impl ValidRequest {
+    /// A request with the engine's own limits in time and no stops but the model's end tokens.
+    pub fn new(prompt: Vec<TokenId>, sampling: SamplingSettings, tokens_max: u32) -> Self {
+        Self {
+            prompt,
+            sampling,
+            choice_index: 0,
+            tokens_max,
+            stop: StopRules::default(),
+            queue_wait_max: None,
+            work_time_max: None,
+            priority: 0,
+        }
+    }
+}
+
 /// When a reply ends before its token limit.
 #[derive(Clone, Debug, Default)]
 pub struct StopRules {
