@@ -186,3 +186,35 @@ impl EngineHandle {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Failure, RequestEvent};
+    use crate::testing::{Gate, ScriptedExecutor, ScriptedTokens, scripted_limits};
+    use lavalane_runtime::ids::TokenId;
+    use lavalane_runtime::sampling::SamplingSettings;
+
+    #[tokio::test]
+    async fn the_scheduler_s_death_answers_every_request_and_turns_health_red() {
+        let gate = Gate::shut();
+        let executor = ScriptedExecutor::new(scripted_limits()).with_gate(gate.clone());
+        let settings = EngineSettings { lanes: 1, ..EngineSettings::default() };
+        let engine = Engine::start(Box::new(executor), Arc::new(ScriptedTokens), settings);
+        let engine = engine.expect("the engine starts");
+        let request = || ValidRequest::new(vec![TokenId(7); 9], SamplingSettings::greedy(), 5);
+        let mut running = engine.submit(request()).await.expect("it is taken");
+        let mut waiting = engine.submit(request()).await.expect("it is taken");
+        gate.wait_for_arrival(1);
+        // The scheduler may be gone before it can say that it has heard the order.
+        let _ = engine.inner.scheduler.send(Command::Panic).await;
+        let reason = "the scheduler panicked: on order".to_owned();
+        let failed = Some(RequestEvent::Failed(Failure::EngineStopped(reason.clone())));
+        assert_eq!(waiting.next().await, failed);
+        assert!(matches!(running.next().await, Some(RequestEvent::Started { .. })));
+        assert_eq!(running.next().await, failed);
+        assert!(matches!(engine.health(), Health::Dead { reason: told } if told.contains(&reason)));
+        assert!(matches!(engine.submit(request()).await.err(), Some(Refusal::NotRunning(_))));
+        gate.open();
+    }
+}

@@ -5,11 +5,13 @@ mod support;
 
 use lavalane_actors::request::{Failure, ValidRequest};
 use lavalane_actors::status::Health;
-use lavalane_actors::testing::{Fault, FaultScript, When, scripted_limits};
-use lavalane_actors::{EngineHandle, EngineSettings};
+use lavalane_actors::testing::{Fault, FaultScript, ScriptedExecutor, When, scripted_limits};
+use lavalane_actors::{Engine, EngineHandle, EngineSettings};
 use lavalane_runtime::batch::LaneFaultCause;
 use lavalane_runtime::ids::TokenId;
+use lavalane_runtime::tokenizer::TokenText;
 use proptest::prelude::*;
+use std::sync::Arc;
 use support::*;
 
 fn requests(count: u32) -> Vec<ValidRequest> {
@@ -172,6 +174,47 @@ fn an_answer_that_leaves_a_lane_or_a_session_out_ends_that_lane() {
         let script = FaultScript::new().at(6, fault);
         check(script, 1, |failure| matches!(failure, Failure::Lane(LaneFaultCause::InvalidWork(_))));
     }
+}
+
+/// A tokenizer that panics on one token.
+struct Fragile(TokenId);
+
+impl TokenText for Fragile {
+    fn token_bytes(&self, token: TokenId) -> &[u8] {
+        assert_ne!(token, self.0, "fragile");
+        b"x"
+    }
+
+    fn is_end_of_generation(&self, _token: TokenId) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_panic_in_a_lane_ends_that_lane_s_request_and_no_other() {
+    block_on(async {
+        let questions = requests(4);
+        let replies: Vec<_> = questions.iter().map(expected).collect();
+        // A token that one of the replies has and the others have not.
+        let (broken, token) = (0..replies.len())
+            .flat_map(|index| replies[index].iter().map(move |token| (index, *token)))
+            .find(|(index, token)| (0..4).all(|other| other == *index || !replies[other].contains(token)))
+            .expect("some token is in one reply alone");
+        let executor = Box::new(ScriptedExecutor::new(scripted_limits()));
+        let engine =
+            Engine::start(executor, Arc::new(Fragile(token)), settings()).expect("the engine starts");
+        for (index, reply) in ask_all(&engine, questions).await.into_iter().enumerate() {
+            if index == broken {
+                let Failure::Lane(LaneFaultCause::Panicked(message)) = reply.failure() else {
+                    panic!("{reply:?}")
+                };
+                assert!(message.contains("fragile"), "{message}");
+            } else {
+                assert_eq!(reply.tokens, replies[index]);
+            }
+        }
+        finish(&engine).await;
+    });
 }
 
 fn any_when() -> impl Strategy<Value = When> {

@@ -272,3 +272,75 @@ impl Handler<Release> for Lane {
         self.for_owner(order.generation, |lane| lane.give_up(order.why))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EngineSettings;
+    use crate::request::ValidRequest;
+    use crate::stream::{Cancellation, channel};
+    use crate::testing::{ScriptedTokens, scripted_limits};
+    use lavalane_runtime::ids::TokenId;
+    use lavalane_runtime::sampling::SamplingSettings;
+    use lavalane_runtime::session::LengthSlot;
+
+    /// A lane whose second owner has a prompt of five tokens.
+    fn lane() -> (Lane, Generation) {
+        let shared = Arc::new(Shared::new(EngineSettings::default(), scripted_limits()));
+        let mut lane = Lane::new(LaneId(0), Arc::new(ScriptedTokens), shared.clone());
+        let id = shared.number_request();
+        let cancellation = Cancellation::new(shared.clone());
+        let (sink, _stream) = channel(id, 16, cancellation.clone(), shared.clone());
+        let permit = shared.permits.clone().try_acquire_owned().expect("the engine is empty");
+        let request = ValidRequest::new(vec![TokenId(9); 5], SamplingSettings::greedy(), 3);
+        let ticket = Box::new(Ticket::new(id, Box::new(request), sink, cancellation, permit, 100));
+        let mut session = Session::new(LengthSlot(0), ticket.sampler());
+        session.extend_pages([lavalane_runtime::ids::PageId(0)]);
+        let generation = Generation::default().next().next();
+        let reply = lane.activate(Activate { generation, ticket, session });
+        assert!(matches!(reply, Reply::Ready(_)), "{reply:?}");
+        (lane, generation)
+    }
+
+    fn begin(generation: Generation) -> Begin {
+        Begin { generation, rows: 5, logits: LogitsUse::None, pages: Vec::new() }
+    }
+
+    #[test]
+    fn a_late_message_to_the_last_owner_changes_nothing() {
+        let (mut lane, generation) = lane();
+        let late = Generation::default().next();
+        assert!(matches!(lane.for_owner(late, |lane| lane.begin(begin(late))), Reply::Stale));
+        assert!(matches!(lane.for_owner(late, |lane| lane.give_up(Why::Cancelled)), Reply::Stale));
+        assert!(matches!(lane.for_owner(generation, |lane| lane.begin(begin(generation))), Reply::Work(_)));
+    }
+
+    /// Runs five rows and answers with an outcome from `from` to `to`; the lane must end with these
+    /// three numbers.
+    fn check_mismatch(from: usize, to: usize, advances: usize, numbers: (usize, usize, usize)) {
+        let (mut lane, generation) = lane();
+        let Reply::Work(work) = lane.for_owner(generation, |lane| lane.begin(begin(generation))) else {
+            panic!("the lane has work");
+        };
+        let mut session = work.session;
+        session.advance(advances);
+        let at = |tokens| Position::START.advance(tokens);
+        let outcome = LaneOutcome { lane: LaneId(0), from: at(from), to: at(to), sampled: Vec::new() };
+        let settled = Settled::Verdict(LaneVerdict::Advance(outcome), session);
+        let order = Settle { generation, settled, cause: String::new() };
+        let reply = lane.for_owner(generation, |lane| lane.settle(order));
+        let Reply::GivenUp { position: None, why: Why::Ended(RequestEvent::Failed(failure)), .. } = reply
+        else {
+            panic!("{reply:?}");
+        };
+        let (tracked, session, device) = numbers;
+        assert_eq!(failure, Failure::Lane(LaneFaultCause::PositionMismatch { tracked, session, device }));
+    }
+
+    #[test]
+    fn positions_that_disagree_end_the_lane_with_all_three_numbers() {
+        check_mismatch(1, 5, 5, (0, 5, 1));
+        check_mismatch(0, 4, 5, (5, 5, 4));
+        check_mismatch(0, 5, 4, (5, 4, 5));
+    }
+}

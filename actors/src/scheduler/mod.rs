@@ -60,6 +60,9 @@ pub(crate) enum Command {
         /// How long.
         deadline: Duration,
     },
+    /// Panic, for the test of the scheduler's death.
+    #[cfg(test)]
+    Panic,
 }
 
 /// Whether the chain of steps is under way.
@@ -253,6 +256,8 @@ impl Handler<Command> for Scheduler {
                 let now = Instant::now();
                 self.close_until(now.checked_add(deadline).unwrap_or(now));
             }
+            #[cfg(test)]
+            Command::Panic => return self.step(context, |_, _| panic!("on order")),
         }
         self.step(context, Self::look_around);
     }
