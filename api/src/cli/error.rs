@@ -3,6 +3,7 @@
 use lavalane_runtime::engine::EngineError;
 use lavalane_runtime::engine::bench::BenchError;
 use lavalane_runtime::model::ModelError;
+use lavalane_runtime::synth::SynthError;
 use lavalane_runtime::tokenizer::TokenizerError;
 use lavalane_runtime::vulkan::{StepFailure, VulkanError};
 use std::path::PathBuf;
@@ -25,6 +26,9 @@ pub enum CommandError {
     /// A step failed.
     #[error(transparent)]
     Step(#[from] StepFailure),
+    /// The random-weight model could not be written.
+    #[error(transparent)]
+    Synth(#[from] SynthError),
     /// A measurement failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
@@ -73,6 +77,8 @@ impl CommandError {
         match self {
             Self::Argument { .. } => 2,
             Self::Model(_) | Self::Tokenizer(_) => 3,
+            Self::Synth(SynthError::Io { .. }) => 1,
+            Self::Synth(_) => 2,
             Self::Vulkan(_) | Self::Engine(_) | Self::Step(_) => 4,
             Self::Bench(_) | Self::File { .. } | Self::TextTooShort { .. } | Self::Peer { .. } => 1,
         }

@@ -10,6 +10,7 @@ pub mod perplexity;
 pub mod run;
 pub mod serve;
 mod source;
+pub mod synth;
 
 use crate::engine::LoadError;
 use crate::error::ApiError;
@@ -41,6 +42,7 @@ enum Command {
     Inspect(inspect::InspectArguments),
     Devices(devices::DevicesArguments),
     Perplexity(perplexity::PerplexityArguments),
+    Synth(synth::SynthArguments),
 }
 
 /// Why a command that runs a model failed.
@@ -91,6 +93,7 @@ pub fn main() -> ExitCode {
         Command::Inspect(arguments) => inspect::run(&arguments).map_err(RunError::from),
         Command::Devices(arguments) => devices::run(&arguments).map_err(RunError::from),
         Command::Perplexity(arguments) => perplexity::run(&arguments).map_err(RunError::from),
+        Command::Synth(arguments) => synth::run(&arguments).map_err(RunError::from),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
