@@ -112,13 +112,15 @@ fn row_7_a_prompt_longer_than_the_context_is_a_400_with_both_numbers() {
 }
 
 #[test]
-fn row_9_the_same_prompt_again_gives_the_same_reply_and_log_probabilities() {
+fn row_9_the_same_prompt_again_is_a_prefix_hit_with_the_same_reply() {
     let server = Setup::default().start();
     let body = json!({"prompt": "p".repeat(100), "temperature": 0, "max_tokens": 20, "logprobs": 3});
     let first = server.post(COMPLETIONS, body.clone()).json();
     server.wait_until_idle();
     let second = server.post(COMPLETIONS, body).json();
     assert_eq!(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    let cached = &second["usage"]["prompt_tokens_details"]["cached_tokens"];
+    assert!(cached.as_u64() > Some(0), "{second}");
     assert_eq!(first["choices"], second["choices"]);
 }
 
