@@ -29,8 +29,7 @@ pub(crate) fn start(
         let ended = guarded(move || {
             let system = System::new();
             system.block_on(async move {
-                let scheduler = Scheduler::new(client, tokenizer, for_scheduler).start();
-                let _ = give_address.send(scheduler);
+                Scheduler::new(client, tokenizer, for_scheduler, give_address).start();
             });
             system.run()
         });

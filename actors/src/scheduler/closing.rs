@@ -113,7 +113,9 @@ impl Scheduler {
     }
 
     fn fail_all(&mut self, failure: &Failure, context: &mut Context<Self>) {
-        for ticket in self.waiting.remove_where(|_, _| true) {
+        let waiting = self.waiting.remove_where(|_, _| true);
+        self.publish_gauges();
+        for ticket in waiting {
             ticket.end(RequestEvent::Failed(failure.clone()), &self.shared);
         }
         let owned = self.lanes.iter().enumerate().filter(|(_, entry)| entry.owner.is_some());

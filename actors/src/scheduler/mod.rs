@@ -94,10 +94,17 @@ pub(crate) struct Scheduler {
     iteration: Iteration,
     losses: Losses,
     alarm: Option<(Instant, SpawnHandle)>,
+    /// Hears the scheduler's address once requests are taken.
+    ready: crossbeam_channel::Sender<Addr<Self>>,
 }
 
 impl Scheduler {
-    pub(crate) fn new(executor: ExecutorClient, tokenizer: Arc<dyn TokenText>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(
+        executor: ExecutorClient,
+        tokenizer: Arc<dyn TokenText>,
+        shared: Arc<Shared>,
+        ready: crossbeam_channel::Sender<Addr<Self>>,
+    ) -> Self {
         Self {
             executor,
             tokenizer,
@@ -110,6 +117,7 @@ impl Scheduler {
             iteration: Iteration::default(),
             losses: Losses::default(),
             alarm: None,
+            ready,
             shared,
         }
     }
@@ -229,6 +237,8 @@ impl Actor for Scheduler {
         self.lanes = lanes.map(|lane| LaneEntry::new(self.new_lane(lane))).collect();
         self.shared.set_health(Health::Ok);
         self.listen(context);
+        // Whoever starts the engine waits for this, unless it is gone; then nobody will ask.
+        let _ = self.ready.send(context.address());
     }
 }
 
