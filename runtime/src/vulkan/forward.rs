@@ -181,9 +181,9 @@ pub(super) const ADD_DELTA: u32 = 4;
 pub(super) const NORM_DELTA: u32 = 8;
 pub(super) const USE_ROW_MAP: u32 = 16;
 
-const ADD_BIAS: u32 = 1;
-const NORM_HEADS: u32 = 2;
-const ROTATE_PAIRS: u32 = 4;
+pub(super) const ADD_BIAS: u32 = 1;
+pub(super) const NORM_HEADS: u32 = 2;
+pub(super) const ROTATE_PAIRS: u32 = 4;
 
 /// Which kinds of activations `matrix` reads, as flags of the kernels that store them.
 pub(super) fn store_flags(matrix: &Matrix) -> u32 {
@@ -531,11 +531,14 @@ pub(super) fn attention_on_texels(shape: &Shape) -> bool {
     shape.pack == Pack::Cpu && shape.head_dim.is_multiple_of(64)
 }
 
-/// How many query heads one workgroup of the texel kernel takes: as many of a KV head's as registers
-/// allow (and as keep the kernel quick to compile).
+/// How many query heads one workgroup of the texel kernel takes, for this shape.
 pub(super) fn attention_queries(shape: &Shape) -> usize {
-    let per_kv = shape.heads / shape.kv_heads;
-    let fitting = |queries: &usize| per_kv.is_multiple_of(*queries) && queries * shape.head_dim <= 256;
+    queries_per_workgroup(shape.heads / shape.kv_heads, shape.head_dim)
+}
+
+/// As many of a KV head's query heads as registers allow, and as keep the kernel quick to compile.
+pub(super) fn queries_per_workgroup(per_kv: usize, head_dim: usize) -> usize {
+    let fitting = |queries: &usize| per_kv.is_multiple_of(*queries) && queries * head_dim <= 256;
     (1..=per_kv).rev().find(fitting).unwrap_or(1)
 }
 
