@@ -61,9 +61,13 @@ device-check: setup ## Show this machine's Vulkan devices and test the kernels o
 	$(LAVALANE) devices
 	cargo test --release --package lavalane-runtime vulkan
 
+.PHONY: fuzz
+fuzz: setup ## Run each fuzz target for FUZZ_SECONDS (600)
+	FUZZ_SECONDS='$(FUZZ_SECONDS)' scripts/fuzz.sh $(ARGS)
+
 .PHONY: tools
-tools: setup ## Install the tools that only `check` and `fuzz` use (cargo-deny, cargo-fuzz)
-	cargo install --locked cargo-deny cargo-fuzz
+tools: setup ## Install the one tool that only `check` uses (cargo-deny)
+	cargo install --locked cargo-deny
 
 .PHONY: clean
 clean: ## Remove what was built and fetched, but not the models

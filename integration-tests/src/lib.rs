@@ -1,3 +1,4 @@
 //! Helpers shared by the tests that cross crates.
 
 pub mod models;
+pub mod server;

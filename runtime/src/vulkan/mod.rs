@@ -16,8 +16,6 @@ mod profile;
 mod recorder;
 mod repack;
 mod step;
-#[cfg(test)]
-mod tests;
 
 pub use device::{DeviceChoice, DeviceReport, Pack, chosen, devices};
 pub use error::VulkanError;
