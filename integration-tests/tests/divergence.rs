@@ -102,5 +102,5 @@ fn precise_settings_hardly_diverge_on_the_cpu_pack() {
 
 #[test]
 fn default_settings_diverge_no_more_than_the_peer_on_the_subgroup_pack() {
-    check(Pack::Subgroup, Precision::Default, KvType::F16, 1, WINDOW - 64, PEER_DIVERGENCE);
+    check(Pack::Subgroup, Precision::Default, KvType::F16, 1, WINDOW / 2, PEER_DIVERGENCE);
 }

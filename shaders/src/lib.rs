@@ -6,6 +6,8 @@
 
 mod modules;
 mod table;
+#[path = "kernels/mod.rs"]
+pub mod twins;
 
 pub use table::{CacheKind, CodeKind, InputKind, Kernel, ScaleKind, Tile, load};
 

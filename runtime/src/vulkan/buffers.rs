@@ -60,10 +60,11 @@ impl Member {
     pub(crate) fn buffer_bytes_max(&self) -> u64 {
         let properties = self.device.physical_device().properties();
         let allocation = properties.max_memory_allocation_size.unwrap_or(1 << 30);
-        match self.pack {
+        let of_kernels = match self.pack {
             Pack::Cpu => allocation.min(u64::from(properties.max_texel_buffer_elements) * 4),
             Pack::Subgroup => allocation.min(u64::from(properties.max_storage_buffer_range)),
-        }
+        };
+        of_kernels.min(self.buffer_bytes_limit)
     }
 
     /// Writes `bytes` to the start of a device buffer.

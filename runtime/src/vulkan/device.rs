@@ -76,6 +76,8 @@ pub(crate) struct Member {
     pub(crate) sets: Arc<StandardDescriptorSetAllocator>,
     pub(crate) report: DeviceReport,
     pub(crate) pack: Pack,
+    /// The largest buffer that kernels are given, below the device's own limit; tests lower it.
+    pub(crate) buffer_bytes_limit: u64,
 }
 
 /// The subgroup size that the `cpu` pack's kernels are written for.
@@ -211,6 +213,7 @@ impl Member {
             queue,
             report,
             pack,
+            buffer_bytes_limit: u64::MAX,
         })
     }
 

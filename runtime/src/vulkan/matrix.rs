@@ -21,7 +21,7 @@ use vulkano::pipeline::ComputePipeline;
 const EIGHT_FROM_TOKENS: usize = 3;
 
 /// K slices of the `subgroup` pack's matmul: part of the pack's order of sums.
-const SLICES: u32 = 4;
+pub(super) const SLICES: u32 = 4;
 
 /// The activation buffers that matrices read; see `kernels/activations.glsl`.
 pub(crate) struct Activations {

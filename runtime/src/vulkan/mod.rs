@@ -16,6 +16,8 @@ mod profile;
 mod recorder;
 mod repack;
 mod step;
+#[cfg(test)]
+mod tests;
 
 pub use device::{DeviceChoice, DeviceReport, Pack, chosen, devices};
 pub use error::VulkanError;

@@ -94,8 +94,8 @@ struct ActivatePush {
     flags: u32,
 }
 
-const GATE_SILU: u32 = 4;
-const GATE_GELU: u32 = 8;
+pub(super) const GATE_SILU: u32 = 4;
+pub(super) const GATE_GELU: u32 = 8;
 
 impl Forward {
     /// The most rows of one submission.

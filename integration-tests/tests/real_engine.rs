@@ -1,0 +1,111 @@
+//! The engine of actors over the real executor and the real model: prefix hits, company and a small KV pool
+//! change nothing in what a request gets.
+
+use futures_executor::block_on;
+use lavalane_actors::request::{EndTokens, RequestEvent, StopRules, Usage, ValidRequest};
+use lavalane_actors::{Engine, EngineHandle, EngineSettings};
+use lavalane_integration_tests::models::{self, ModelFile};
+use lavalane_runtime::engine::{EngineOptions, VulkanExecutor};
+use lavalane_runtime::ids::TokenId;
+use lavalane_runtime::model::Model;
+use lavalane_runtime::sampling::{Sampled, SamplingOptions, SamplingSettings};
+use lavalane_runtime::tokenizer::{Tokenizer, TokenizerSource, UnknownPreTokenizer};
+use std::sync::Arc;
+
+fn start(lanes: usize, kv_bytes: Option<u64>) -> Option<EngineHandle> {
+    let path = models::find(ModelFile::SmolLm2)?;
+    let model = Arc::new(Model::open(path).expect("the model opens"));
+    let source = TokenizerSource::from_gguf(model.file()).expect("the file has a vocabulary");
+    let tokenizer = Tokenizer::new(&source, UnknownPreTokenizer::Refuse).expect("the vocabulary is known");
+    let options = EngineOptions { lanes, context_tokens: Some(512), kv_bytes, ..Default::default() };
+    let executor = VulkanExecutor::new(model, &options).expect("the model fits the device");
+    let settings = EngineSettings { lanes, ..Default::default() };
+    Some(Engine::start(Box::new(executor), Arc::new(tokenizer), settings).expect("the engine starts"))
+}
+
+fn request(prompt: Vec<TokenId>, tokens_max: u32, temperature: f32) -> ValidRequest {
+    let options = SamplingOptions { temperature, seed: Some(3), top_logprobs: 4, ..Default::default() };
+    ValidRequest {
+        prompt,
+        sampling: SamplingSettings::new(options, 0).expect("the settings are in range"),
+        choice_index: 0,
+        tokens_max,
+        stop: StopRules { end_tokens: EndTokens::Ignore, ..Default::default() },
+        queue_wait_max: None,
+        work_time_max: None,
+        priority: 0,
+    }
+}
+
+/// A fixed prompt of ordinary token ids.
+fn prompt(tokens: u32, seed: u32) -> Vec<TokenId> {
+    (0..tokens).map(|at| TokenId(1000 + (at * 7919 + seed * 104_729) % 40_000)).collect()
+}
+
+/// Runs requests at once; gives each one's draws and usage.
+fn run(engine: &EngineHandle, requests: Vec<ValidRequest>) -> Vec<(Vec<Sampled>, Usage)> {
+    let submit = |request| block_on(engine.submit(request)).expect("the request is taken");
+    let streams: Vec<_> = requests.into_iter().map(submit).collect();
+    let collect = |mut stream: lavalane_actors::RequestStream| {
+        let mut draws = Vec::new();
+        while let Some(event) = block_on(stream.next()) {
+            match event {
+                RequestEvent::Token(token) => draws.push(token.sampled),
+                RequestEvent::Finished(finished) => return (draws, finished.usage),
+                RequestEvent::Started { .. } => {}
+                other => panic!("the request ended with {other:?}"),
+            }
+        }
+        panic!("the stream ended without a last event");
+    };
+    streams.into_iter().map(collect).collect()
+}
+
+#[test]
+fn a_prefix_hit_gives_the_same_bits_as_computing() {
+    let Some(engine) = start(2, None) else { return };
+    let first = prompt(100, 1);
+    let cold = run(&engine, vec![request(first.clone(), 12, 0.0)]).remove(0);
+    let warm = run(&engine, vec![request(first.clone(), 12, 0.0)]).remove(0);
+    assert_eq!(cold.1.cached_tokens, 0, "nothing was cached at first");
+    assert!(warm.1.cached_tokens > 0, "the second is a prefix hit");
+    assert_eq!(warm.0, cold.0, "tokens and log-probabilities are the same");
+
+    // One early token changed: the hit ends there, and the reply is a cold engine's.
+    let mut changed = first;
+    changed[40] = TokenId(77);
+    let hit = run(&engine, vec![request(changed.clone(), 12, 0.0)]).remove(0);
+    assert!(hit.1.cached_tokens <= 40, "{} tokens were taken from the cache", hit.1.cached_tokens);
+    let Some(other) = start(2, None) else { return };
+    let cold = run(&other, vec![request(changed, 12, 0.0)]).remove(0);
+    assert_eq!(hit.0, cold.0, "the reply is a cold engine's");
+}
+
+#[test]
+fn identical_requests_among_others_are_identical_to_one_alone() {
+    let Some(engine) = start(6, None) else { return };
+    let same = || request(prompt(40, 9), 8, 0.7);
+    let alone = run(&engine, vec![same()]).remove(0);
+    let mut requests = Vec::new();
+    for other in 0..8 {
+        requests.push(same());
+        requests.push(request(prompt(10 + other * 7, 100 + other), 8, 0.7));
+    }
+    for (draws, _) in run(&engine, requests).into_iter().step_by(2) {
+        assert_eq!(draws, alone.0);
+    }
+}
+
+#[test]
+fn conversations_beyond_the_kv_pool_wait_or_are_replayed_and_none_is_corrupted() {
+    // 30 layers x 3 heads x 64 values x 2 x 2 bytes x 32 tokens is a page; the pool holds 14 of them.
+    let page_bytes = 30 * 3 * 64 * 2 * 2 * 32;
+    let Some(small) = start(4, Some(14 * page_bytes)) else { return };
+    let requests = || (0..4).map(|seed| request(prompt(70, seed), 90, 0.7)).collect::<Vec<_>>();
+    let crowded = run(&small, requests());
+    let Some(large) = start(4, None) else { return };
+    for (index, request) in requests().into_iter().enumerate() {
+        let alone = run(&large, vec![request]).remove(0);
+        assert_eq!(crowded[index].0, alone.0, "conversation {index}");
+    }
+}

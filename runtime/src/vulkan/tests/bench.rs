@@ -1,0 +1,190 @@
+//! What the kernel tests share: an open device, buffers full of garbage, and activations put into and taken
+//! out of their layout.
+
+use crate::vulkan::buffers::{Home, read};
+use crate::vulkan::device::{DeviceChoice, Member, Pack};
+use crate::vulkan::error::VulkanError;
+use crate::vulkan::matrix::Activations;
+use crate::vulkan::pipelines::{Binding, Pipelines, Specialised};
+use crate::vulkan::recorder::Recorder;
+use lavalane_shaders::twins::store_activations::{Int8Block, blocks_of, store_int8};
+use lavalane_shaders::{BLOCK, Kernel, TILE_ROWS};
+use vulkano::buffer::{BufferContents, Subbuffer};
+
+/// A byte that makes NaN of every float and -1 of every code.
+const GARBAGE: u8 = 0xff;
+
+/// A device with its pipelines.
+pub(super) struct Bench {
+    pub(super) member: Member,
+    pub(super) pipelines: Pipelines,
+}
+
+impl Bench {
+    /// Runs `test` for each pack that the device can run.
+    pub(super) fn for_each_pack(mut test: impl FnMut(&mut Self)) {
+        for pack in [Pack::Cpu, Pack::Subgroup] {
+            match Member::open(&DeviceChoice { device: None, pack: Some(pack) }) {
+                Ok(member) => test(&mut Self { member, pipelines: Pipelines::default() }),
+                Err(error @ VulkanError::PackUnsupported { .. }) => println!("skipped: {error}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// A buffer of `bytes` bytes of garbage.
+    pub(super) fn garbage(&self, bytes: usize) -> Subbuffer<[u8]> {
+        self.filled(&vec![GARBAGE; bytes])
+    }
+
+    /// A buffer that holds `values`.
+    pub(super) fn filled<T: bytemuck::NoUninit>(&self, values: &[T]) -> Subbuffer<[u8]> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let buffer = self.member.buffer("a test's buffer", bytes.len(), Home::Readback).unwrap();
+        self.member.upload(&buffer, bytes).unwrap();
+        buffer
+    }
+
+    /// Activation buffers for `rows` rows of `width` values, full of garbage.
+    pub(super) fn activations(&self, rows: usize, width: usize) -> Activations {
+        let blocks = rows.next_multiple_of(TILE_ROWS) * width.div_ceil(BLOCK);
+        Activations {
+            codes: self.garbage(blocks * BLOCK),
+            scales: self.garbage(blocks * 16),
+            values: self.garbage(blocks * BLOCK * 4),
+        }
+    }
+
+    /// Records and waits for the end.
+    pub(super) fn run(&self, record: impl FnOnce(&mut Recorder)) {
+        let mut recorder = self.member.record().unwrap();
+        record(&mut recorder);
+        self.member.submit(recorder).unwrap();
+    }
+
+    /// Runs one kernel once.
+    pub(super) fn dispatch<T: BufferContents + Copy>(
+        &mut self,
+        kernel: Kernel,
+        constants: &[(u32, u32)],
+        bindings: &[(u32, Binding)],
+        push: T,
+        groups: [usize; 3],
+    ) {
+        let what = Specialised { kernel, constants: constants.to_vec() };
+        let pipeline = self.pipelines.get(&self.member, what).unwrap();
+        let set = self.member.set(&pipeline, bindings).unwrap();
+        self.run(|recorder| recorder.dispatch(&pipeline, &set, push, groups.map(|count| count as u32)));
+    }
+}
+
+/// Storage bindings numbered from 0.
+pub(super) fn storage(buffers: &[&Subbuffer<[u8]>]) -> Vec<(u32, Binding)> {
+    let numbered = (0..).zip(buffers);
+    numbered.map(|(number, &buffer)| (number, Binding::Storage(buffer.clone()))).collect()
+}
+
+/// Where a block of a row lies; the layouts are those of `activations.glsl`.
+struct Place {
+    row: usize,
+    blocks: usize,
+    block: usize,
+}
+
+impl Place {
+    /// The byte of a row's part of a block that is stored as `parts` texels.
+    fn byte(&self, parts: usize, part: usize) -> usize {
+        let block = self.row / TILE_ROWS * self.blocks + self.block;
+        ((block * parts + part) * TILE_ROWS + self.row % TILE_ROWS) * 16
+    }
+}
+
+/// Puts rows of `width` values into activation buffers, as int8 and as f32.
+pub(super) fn put_activations(activations: &Activations, rows: &[Vec<f32>]) {
+    let mut codes = activations.codes.write().unwrap();
+    let mut scales = activations.scales.write().unwrap();
+    let mut values = activations.values.write().unwrap();
+    for (row, row_values) in rows.iter().enumerate() {
+        let blocks = row_values.len().div_ceil(BLOCK);
+        for (block, block_values) in blocks_of(row_values).enumerate() {
+            let place = Place { row, blocks, block };
+            let stored = store_int8(&block_values);
+            for half in 0..2 {
+                let at = place.byte(2, half);
+                let half_codes = &stored.codes[half * 16..(half + 1) * 16];
+                codes[at..at + 16].copy_from_slice(bytemuck::cast_slice(half_codes));
+            }
+            let at = place.byte(1, 0);
+            scales[at..at + 16].copy_from_slice(bytemuck::bytes_of(&stored.scales));
+            for quad in 0..8 {
+                let at = place.byte(8, quad);
+                let four = &block_values[quad * 4..(quad + 1) * 4];
+                values[at..at + 16].copy_from_slice(bytemuck::cast_slice(four));
+            }
+        }
+    }
+}
+
+/// The f32 activations of a row of `width` values, padding included.
+pub(super) fn take_values(activations: &Activations, row: usize, width: usize) -> Vec<f32> {
+    let values = activations.values.read().unwrap();
+    let blocks = width.div_ceil(BLOCK);
+    let places = (0..blocks).flat_map(|block| (0..8).map(move |quad| (block, quad)));
+    let texels = places.map(|(block, quad)| Place { row, blocks, block }.byte(8, quad));
+    texels.flat_map(|at| bytemuck::pod_read_unaligned::<[f32; 4]>(&values[at..at + 16])).collect()
+}
+
+/// The int8 activations of a row of `width` values.
+pub(super) fn take_int8(activations: &Activations, row: usize, width: usize) -> Vec<Int8Block> {
+    let codes = activations.codes.read().unwrap();
+    let scales = activations.scales.read().unwrap();
+    let blocks = width.div_ceil(BLOCK);
+    let take = |block| {
+        let place = Place { row, blocks, block };
+        let (first, last, scale) = (place.byte(2, 0), place.byte(2, 1), place.byte(1, 0));
+        let mut block_codes = [0; BLOCK];
+        block_codes[..16].copy_from_slice(bytemuck::cast_slice(&codes[first..first + 16]));
+        block_codes[16..].copy_from_slice(bytemuck::cast_slice(&codes[last..last + 16]));
+        let scales = bytemuck::pod_read_unaligned(&scales[scale..scale + 16]);
+        Int8Block { codes: block_codes, scales }
+    };
+    (0..blocks).map(take).collect()
+}
+
+/// Asserts that what a kernel stored as int8 is what it stored as f32, rounded. A driver may divide less
+/// than exactly, so a code may be the neighbour where the value lies half-way between two.
+pub(super) fn check_int8(activations: &Activations, row: usize, width: usize, what: &str) {
+    let values = take_values(activations, row, width);
+    for (block, (stored, values)) in
+        take_int8(activations, row, width).iter().zip(values.as_chunks::<BLOCK>().0).enumerate()
+    {
+        let twin = store_int8(values);
+        let what = format!("{what}, row {row}, block {block}");
+        for (k, (code, twin_code)) in stored.codes.into_iter().zip(twin.codes).enumerate() {
+            let exact = f64::from(values[k]) / f64::from(twin.scales[0]).max(f64::MIN_POSITIVE);
+            let is_tie = ((exact - exact.trunc()).abs() - 0.5).abs() < 1e-4;
+            assert!(
+                code == twin_code || is_tie && code.abs_diff(twin_code) == 1,
+                "{what}: code {k} is {code}, the twin's {twin_code} of {exact}"
+            );
+        }
+        let sum =
+            |from: usize| stored.codes[from..from + 16].iter().map(|&code| i32::from(code)).sum::<i32>();
+        let scale = stored.scales[0];
+        assert_near(scale, twin.scales[0], 4.0 * f32::EPSILON * twin.scales[0], &what);
+        let sums = [sum(0), sum(16), sum(0) + sum(16)].map(|sum| scale * sum as f32);
+        assert_eq!(stored.scales[1..], sums, "{what}: scaled sums of codes");
+    }
+}
+
+/// Asserts that `found` lies within `tolerance` of `expected`.
+#[track_caller]
+pub(super) fn assert_near(found: f32, expected: f32, tolerance: f32, what: &str) {
+    let apart = (f64::from(found) - f64::from(expected)).abs();
+    assert!(apart <= f64::from(tolerance), "{what}: {found:e}, expected {expected:e} within {tolerance:e}");
+}
+
+/// The bits of f32 values at the start of a buffer.
+pub(super) fn bits(buffer: &Subbuffer<[u8]>, count: usize) -> Vec<u32> {
+    read(buffer, count).unwrap()
+}
