@@ -1,4 +1,5 @@
-//! The engine of one device group: a model on Vulkan as a [`BatchExecutor`], with the plan of its memory.
+//! The engine of one device group: a model on Vulkan as a [`BatchExecutor`](crate::batch::BatchExecutor),
+//! with the plan of its memory.
 
 pub mod bench;
 mod executor;
