@@ -38,6 +38,10 @@ python-clients: setup
 test: default-model python-clients ## Run all tests (ARGS=NAME for some)
 	scripts/test.sh $(ARGS)
 
+.PHONY: test-long
+test-long: models python-clients ## Run all tests at full length, with every model (an hour on two cores)
+	LAVALANE_LONG_TESTS=1 scripts/test.sh $(ARGS)
+
 .PHONY: check
 check: default-model python-clients ## Formatting, lints, licences, documentation, then all tests
 	scripts/check.sh
