@@ -39,7 +39,7 @@ test: default-model python-clients ## Run all tests (ARGS=NAME for some)
 	scripts/test.sh $(ARGS)
 
 .PHONY: test-long
-test-long: models python-clients ## Run all tests at full length, with every model (an hour on two cores)
+test-long: models python-clients ## Run all tests at full length, with every model
 	LAVALANE_LONG_TESTS=1 scripts/test.sh $(ARGS)
 
 .PHONY: check
