@@ -1,15 +1,16 @@
 //! Compute kernels of Lavalane: GLSL sources, one kernel per file, compiled to SPIR-V at build time, each
 //! beside a scalar twin that does the same arithmetic on the CPU.
 //!
-//! [`Kernel`] is the table of them; [`load`] gives a kernel's module for a device. What a kernel reads
+//! [`Kernel`] names them; [`load`] gives a kernel's module for a device. What a kernel reads
 //! and writes is said at the head of its GLSL file.
 
-mod modules;
+mod kernel;
 mod table;
 #[path = "kernels/mod.rs"]
 pub mod twins;
 
-pub use table::{CacheKind, CodeKind, InputKind, Kernel, ScaleKind, Tile, load};
+pub use kernel::{CacheKind, CodeKind, InputKind, Kernel, ScaleKind, Tile};
+pub use table::load;
 
 /// Tokens per page of the KV cache; PAGE_TOKENS in the kernels.
 pub const PAGE_TOKENS: usize = 32;
