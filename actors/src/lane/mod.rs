@@ -85,7 +85,7 @@ impl Lane {
     fn start(&mut self) -> Reply {
         let Some(owner) = &mut self.owner else { return Reply::Stale };
         let ticket = &mut owner.ticket;
-        let limit = ticket.request().work_time_max.unwrap_or(self.shared.settings.work_time_max);
+        let limit = ticket.work_limit(self.shared.settings.work_time_max);
         match ticket.start(self.id, owner.position.tokens(), limit, &self.shared) {
             Ok(()) => self.ready(),
             Err(slow) => self.end(RequestEvent::Failed(Failure::SlowReader { buffered: slow.buffered })),

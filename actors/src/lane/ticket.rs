@@ -92,6 +92,11 @@ impl Ticket {
         &self.request
     }
 
+    /// How long it may work; `default` where the request sets no limit of its own.
+    pub(crate) fn work_limit(&self, default: Duration) -> Duration {
+        self.request.work_time_max.unwrap_or(default)
+    }
+
     /// The prompt, and after it the drawn tokens.
     pub(crate) fn transcript(&self) -> &[TokenId] {
         &self.transcript

@@ -65,7 +65,7 @@ impl Scheduler {
 
     /// How long a request may work.
     pub(super) fn work_limit(&self, ticket: &Ticket) -> Duration {
-        ticket.request().work_time_max.unwrap_or(self.shared.settings.work_time_max)
+        ticket.work_limit(self.shared.settings.work_time_max)
     }
 
     /// The next moment at which somebody must leave, whatever else happens. Requests that have a lane
