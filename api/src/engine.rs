@@ -59,8 +59,7 @@ pub fn load(settings: &Settings) -> Result<LoadedEngine, LoadError> {
     }
     let executor = VulkanExecutor::new(model, &settings.engine_options)?;
     let report = executor.device();
-    let pack = settings.engine_options.choice.pack.unwrap_or(report.pack);
-    let device = DeviceSummary { device: report.name.clone(), pack: pack.name().to_owned() };
+    let device = DeviceSummary { device: report.name.clone(), pack: executor.pack().name().to_owned() };
     let plan = *executor.plan();
     let executor: Box<dyn BatchExecutor> = Box::new(executor);
     let engine = Engine::start(executor, tokenizer.clone(), settings.engine_settings.clone())?;

@@ -11,7 +11,7 @@ use lavalane_actors::EngineSettings;
 use lavalane_actors::settings::PrefixReuse;
 use lavalane_runtime::engine::EngineOptions;
 use lavalane_runtime::tokenizer::UnknownPreTokenizer;
-use lavalane_runtime::vulkan::{DeviceChoice, KvType, Pack, Precision};
+use lavalane_runtime::vulkan::{DeviceChoice, Pack, Precision};
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -210,7 +210,10 @@ impl SettingsSource {
             let rule = || format!("must be cpu or subgroup, not {name:?}");
             Pack::from_name(name).ok_or_else(|| SettingsError::Invalid { name: "pack", rule: rule() })
         });
-        let is_precise = self.precise == Some(true);
+        let precision = match self.precise {
+            Some(true) => Precision::Precise,
+            _ => Precision::Default,
+        };
         let defaults = EngineOptions::default();
         let kv_bytes = self.kv_mb.map(|megabytes| {
             let rule = format!("must be between 1 and {} MB, not {megabytes}", u64::MAX / 1_000_000);
@@ -219,8 +222,8 @@ impl SettingsSource {
         });
         Ok(EngineOptions {
             choice: DeviceChoice { device: self.device.clone(), pack: pack.transpose()? },
-            precision: if is_precise { Precision::Precise } else { Precision::Default },
-            kv_type: if is_precise { KvType::F32 } else { KvType::F16 },
+            precision,
+            kv_type: precision.kv_type(),
             lanes: at_least_one("lanes", self.lanes, EngineSettings::default().lanes)?,
             context_tokens: self
                 .context

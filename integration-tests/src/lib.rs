@@ -2,3 +2,4 @@
 
 pub mod models;
 pub mod server;
+pub mod text;

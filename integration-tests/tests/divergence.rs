@@ -5,11 +5,12 @@
 //! One window by default; `LAVALANE_LONG_TESTS=1` takes all 12.
 
 use lavalane_integration_tests::models::{self, ModelFile};
+use lavalane_integration_tests::text::{log_softmax, tokenizer};
 use lavalane_runtime::engine::WindowRunner;
 use lavalane_runtime::ids::TokenId;
 use lavalane_runtime::model::Model;
 use lavalane_runtime::reference::ReferenceModel;
-use lavalane_runtime::tokenizer::{AddSpecial, SpecialText, Tokenizer, TokenizerSource, UnknownPreTokenizer};
+use lavalane_runtime::tokenizer::{AddSpecial, SpecialText};
 use lavalane_runtime::vulkan::{DeviceChoice, KvType, Pack, Precision};
 use std::sync::Arc;
 
@@ -21,12 +22,6 @@ const PEER_DIVERGENCE: f64 = 0.002_78;
 
 /// What `--precise` may have.
 const PRECISE_DIVERGENCE: f64 = 0.000_1;
-
-fn log_softmax(logits: &[f32]) -> Vec<f64> {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
-    let total: f64 = logits.iter().map(|&logit| (f64::from(logit) - largest).exp()).sum();
-    logits.iter().map(|&logit| f64::from(logit) - largest - total.ln()).collect()
-}
 
 /// Sums over scored tokens.
 #[derive(Default)]
@@ -57,11 +52,9 @@ fn windows() -> usize {
 fn check(pack: Pack, precision: Precision, kv_type: KvType, windows: usize, scored_from: usize, bound: f64) {
     let Some(path) = models::find(ModelFile::SmolLm2) else { return };
     let model = Arc::new(Model::open(path).expect("the model opens"));
-    let source = TokenizerSource::from_gguf(model.file()).expect("the file has a vocabulary");
-    let tokenizer = Tokenizer::new(&source, UnknownPreTokenizer::Refuse).expect("the vocabulary is known");
     let text =
         std::fs::read_to_string(models::data("text/persuasion.txt")).expect("the text is in the repository");
-    let ids = tokenizer.encode(&text, SpecialText::AsText, AddSpecial::Yes);
+    let ids = tokenizer(&model).encode(&text, SpecialText::AsText, AddSpecial::Yes);
     let choice = DeviceChoice { device: None, pack: Some(pack) };
     let mut runner = WindowRunner::new(model.clone(), choice, precision, kv_type, WINDOW, 128)
         .expect("the model fits the device");

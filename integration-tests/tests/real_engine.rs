@@ -5,18 +5,17 @@ use futures_executor::block_on;
 use lavalane_actors::request::{EndTokens, RequestEvent, StopRules, Usage, ValidRequest};
 use lavalane_actors::{Engine, EngineHandle, EngineSettings};
 use lavalane_integration_tests::models::{self, ModelFile};
+use lavalane_integration_tests::text::{tokenizer, tokens};
 use lavalane_runtime::engine::{EngineOptions, VulkanExecutor};
 use lavalane_runtime::ids::TokenId;
 use lavalane_runtime::model::Model;
 use lavalane_runtime::sampling::{Sampled, SamplingOptions, SamplingSettings};
-use lavalane_runtime::tokenizer::{Tokenizer, TokenizerSource, UnknownPreTokenizer};
 use std::sync::Arc;
 
 fn start(lanes: usize, kv_bytes: Option<u64>) -> Option<EngineHandle> {
     let path = models::find(ModelFile::SmolLm2)?;
     let model = Arc::new(Model::open(path).expect("the model opens"));
-    let source = TokenizerSource::from_gguf(model.file()).expect("the file has a vocabulary");
-    let tokenizer = Tokenizer::new(&source, UnknownPreTokenizer::Refuse).expect("the vocabulary is known");
+    let tokenizer = tokenizer(&model);
     let options = EngineOptions { lanes, context_tokens: Some(512), kv_bytes, ..Default::default() };
     let executor = VulkanExecutor::new(model, &options).expect("the model fits the device");
     let settings = EngineSettings { lanes, ..Default::default() };
@@ -25,21 +24,11 @@ fn start(lanes: usize, kv_bytes: Option<u64>) -> Option<EngineHandle> {
 
 fn request(prompt: Vec<TokenId>, tokens_max: u32, temperature: f32) -> ValidRequest {
     let options = SamplingOptions { temperature, seed: Some(3), top_logprobs: 4, ..Default::default() };
+    let sampling = SamplingSettings::new(options, 0).expect("the settings are in range");
     ValidRequest {
-        prompt,
-        sampling: SamplingSettings::new(options, 0).expect("the settings are in range"),
-        choice_index: 0,
-        tokens_max,
         stop: StopRules { end_tokens: EndTokens::Ignore, ..Default::default() },
-        queue_wait_max: None,
-        work_time_max: None,
-        priority: 0,
+        ..ValidRequest::new(prompt, sampling, tokens_max)
     }
-}
-
-/// A fixed prompt of ordinary token ids.
-fn prompt(tokens: u32, seed: u32) -> Vec<TokenId> {
-    (0..tokens).map(|at| TokenId(1000 + (at * 7919 + seed * 104_729) % 40_000)).collect()
 }
 
 /// Runs requests at once; gives each one's draws and usage.
@@ -64,7 +53,7 @@ fn run(engine: &EngineHandle, requests: Vec<ValidRequest>) -> Vec<(Vec<Sampled>,
 #[test]
 fn a_prefix_hit_gives_the_same_bits_as_computing() {
     let Some(engine) = start(2, None) else { return };
-    let first = prompt(100, 1);
+    let first = tokens(100, 1);
     let cold = run(&engine, vec![request(first.clone(), 12, 0.0)]).remove(0);
     let warm = run(&engine, vec![request(first.clone(), 12, 0.0)]).remove(0);
     assert_eq!(cold.1.cached_tokens, 0, "nothing was cached at first");
@@ -84,12 +73,12 @@ fn a_prefix_hit_gives_the_same_bits_as_computing() {
 #[test]
 fn identical_requests_among_others_are_identical_to_one_alone() {
     let Some(engine) = start(6, None) else { return };
-    let same = || request(prompt(40, 9), 8, 0.7);
+    let same = || request(tokens(40, 9), 8, 0.7);
     let alone = run(&engine, vec![same()]).remove(0);
     let mut requests = Vec::new();
     for other in 0..8 {
         requests.push(same());
-        requests.push(request(prompt(10 + other * 7, 100 + other), 8, 0.7));
+        requests.push(request(tokens(10 + other * 7, 100 + other), 8, 0.7));
     }
     for (draws, _) in run(&engine, requests).into_iter().step_by(2) {
         assert_eq!(draws, alone.0);
@@ -101,7 +90,7 @@ fn conversations_beyond_the_kv_pool_wait_or_are_replayed_and_none_is_corrupted()
     // 30 layers x 3 heads x 64 values x 2 x 2 bytes x 32 tokens is a page; the pool holds 14 of them.
     let page_bytes = 30 * 3 * 64 * 2 * 2 * 32;
     let Some(small) = start(4, Some(14 * page_bytes)) else { return };
-    let requests = || (0..4).map(|seed| request(prompt(70, seed), 90, 0.7)).collect::<Vec<_>>();
+    let requests = || (0..4).map(|seed| request(tokens(70, seed), 90, 0.7)).collect::<Vec<_>>();
     let crowded = run(&small, requests());
     let Some(large) = start(4, None) else { return };
     for (index, request) in requests().into_iter().enumerate() {

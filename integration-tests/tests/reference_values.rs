@@ -5,6 +5,7 @@
 //! `LAVALANE_LONG_TESTS=1`.
 
 use lavalane_integration_tests::models::{self, ModelFile};
+use lavalane_integration_tests::text::log_softmax;
 use lavalane_runtime::engine::WindowRunner;
 use lavalane_runtime::ids::TokenId;
 use lavalane_runtime::model::Model;
@@ -37,12 +38,6 @@ const TIE: f64 = 0.02;
 /// reference takes GELU from a float16 table, which alone moves gemma3's by up to 0.018; the other models lie
 /// within 0.001.
 const LOGPROB_TOLERANCE: f64 = 0.02;
-
-fn log_softmax(logits: &[f32]) -> Vec<f64> {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
-    let total: f64 = logits.iter().map(|&logit| (f64::from(logit) - largest).exp()).sum();
-    logits.iter().map(|&logit| f64::from(logit) - largest - total.ln()).collect()
-}
 
 /// The most likely token, without those in `barred`.
 fn best_but(logits: &[f32], barred: impl Iterator<Item = usize>) -> usize {

@@ -2,23 +2,19 @@
 //! who else is in the batch, on each pack and precision.
 
 use lavalane_integration_tests::models::{self, ModelFile};
+use lavalane_integration_tests::text::tokens;
 use lavalane_runtime::batch::{BatchExecutor, IterationBatch, LaneWork, LogitsUse};
 use lavalane_runtime::engine::{EngineOptions, VulkanExecutor, WindowRunner};
 use lavalane_runtime::ids::{BatchId, Generation, LaneId, PageId, TokenId};
 use lavalane_runtime::model::Model;
 use lavalane_runtime::sampling::{Sampled, Sampler, SamplingOptions, SamplingSettings};
 use lavalane_runtime::session::{LengthSlot, Session};
-use lavalane_runtime::vulkan::{DeviceChoice, KvType, Pack, Precision};
+use lavalane_runtime::vulkan::{DeviceChoice, Pack, Precision};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 const CONTEXT: usize = 640;
 const LANES: usize = 8;
-
-/// A fixed sequence of ordinary token ids.
-fn tokens(count: usize, seed: u32) -> Vec<TokenId> {
-    (0..count as u32).map(|at| TokenId(1000 + (at * 7919 + seed * 104_729) % 40_000)).collect()
-}
 
 fn choice(pack: Pack) -> DeviceChoice {
     DeviceChoice { device: None, pack: Some(pack) }
@@ -37,16 +33,16 @@ fn sliced(
     prompt: &[TokenId],
     slice: usize,
 ) -> Vec<Vec<u32>> {
-    let kv_type = if precision == Precision::Precise { KvType::F32 } else { KvType::F16 };
-    let mut runner = WindowRunner::new(model.clone(), choice(pack), precision, kv_type, CONTEXT, slice)
-        .expect("the model fits the device");
+    let mut runner =
+        WindowRunner::new(model.clone(), choice(pack), precision, precision.kv_type(), CONTEXT, slice)
+            .expect("the model fits the device");
     let (before, last) = prompt.split_at(prompt.len() - 3);
     runner.feed(before, 0).expect("the device runs");
     let logits = runner.logits(last, before.len()).expect("the device runs");
     logits.iter().map(|row| row.iter().map(|logit| logit.to_bits()).collect()).collect()
 }
 
-fn check_slices(pack: Pack, precision: Precision, length: usize) {
+fn check_slices(pack: Pack, precision: Precision, length: u32) {
     let Some(model) = model() else { return };
     let prompt = tokens(length, 1);
     let whole = sliced(&model, pack, precision, &prompt, 512);
@@ -122,11 +118,8 @@ fn check_company(pack: Pack) {
         ..Default::default()
     };
     let mut executor = VulkanExecutor::new(model, &options).expect("the model fits the device");
-    let lane = |seed: u32| Lane {
-        prompt: tokens(5 + 9 * seed as usize, seed),
-        slice: 1 + 5 * seed as usize,
-        tokens_max: 6,
-    };
+    let lane =
+        |seed: u32| Lane { prompt: tokens(5 + 9 * seed, seed), slice: 1 + 5 * seed as usize, tokens_max: 6 };
     let lanes: Vec<Lane> = (1..=LANES as u32).map(lane).collect();
     let together = run_together(&mut executor, &lanes);
     for (index, draws) in together.iter().enumerate() {

@@ -58,8 +58,7 @@ impl DeviceArguments {
         match self.kv_type {
             Some(KvTypeName::F16) => KvType::F16,
             Some(KvTypeName::F32) => KvType::F32,
-            None if self.precise => KvType::F32,
-            None => KvType::F16,
+            None => self.precision().kv_type(),
         }
     }
 }

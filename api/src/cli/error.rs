@@ -5,7 +5,7 @@ use lavalane_runtime::engine::bench::BenchError;
 use lavalane_runtime::model::ModelError;
 use lavalane_runtime::synth::SynthError;
 use lavalane_runtime::tokenizer::TokenizerError;
-use lavalane_runtime::vulkan::{StepFailure, VulkanError};
+use lavalane_runtime::vulkan::VulkanError;
 use std::path::PathBuf;
 
 /// A command's failure; its text is for the person at the terminal.
@@ -17,15 +17,12 @@ pub enum CommandError {
     /// The model's vocabulary cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// No device, or one that cannot be used.
+    /// No device, one that cannot be used, or a step that failed on it.
     #[error(transparent)]
     Vulkan(#[from] VulkanError),
     /// The engine cannot be made.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A step failed.
-    #[error(transparent)]
-    Step(#[from] StepFailure),
     /// The random-weight model could not be written.
     #[error(transparent)]
     Synth(#[from] SynthError),
@@ -71,16 +68,25 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    /// The program's exit code: 2 for a wrong argument, 3 for a model that cannot be used, 4 for a device or
-    /// memory problem, 1 for anything else.
+    /// The program's exit code: 2 for a wrong argument, 3 for a model that cannot be used, 4 for the device,
+    /// 5 for too little memory or context, 1 for anything else.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Argument { .. } => 2,
             Self::Model(_) | Self::Tokenizer(_) => 3,
             Self::Synth(SynthError::Io { .. }) => 1,
             Self::Synth(_) => 2,
-            Self::Vulkan(_) | Self::Engine(_) | Self::Step(_) => 4,
+            Self::Vulkan(_) => 4,
+            Self::Engine(error) => engine_exit_code(error),
             Self::Bench(_) | Self::File { .. } | Self::TextTooShort { .. } | Self::Peer { .. } => 1,
         }
+    }
+}
+
+/// The exit code of an engine that could not be made: 4 for the device, 5 for too little memory or context.
+pub(super) fn engine_exit_code(error: &EngineError) -> u8 {
+    match error {
+        EngineError::Vulkan(_) => 4,
+        _ => 5,
     }
 }

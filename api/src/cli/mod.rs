@@ -17,8 +17,7 @@ use crate::error::ApiError;
 use crate::server::ServerError;
 use crate::settings::SettingsError;
 use clap::{Parser, Subcommand};
-use error::CommandError;
-use lavalane_runtime::engine::EngineError;
+use error::{CommandError, engine_exit_code};
 use std::process::ExitCode;
 
 /// An inference server for language models on Vulkan.
@@ -75,8 +74,7 @@ impl RunError {
         match self {
             Self::Settings(_) | Self::Load(LoadError::Start(_)) => 2,
             Self::Load(LoadError::Model(_) | LoadError::Metadata(_) | LoadError::Tokenizer(_)) => 3,
-            Self::Load(LoadError::Engine(EngineError::Vulkan(_))) => 4,
-            Self::Load(LoadError::Engine(_)) => 5,
+            Self::Load(LoadError::Engine(error)) => engine_exit_code(error),
             Self::Server(_) => 6,
             Self::Command(error) => error.exit_code(),
             Self::Request(_) | Self::System(_) => 1,

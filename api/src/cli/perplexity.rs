@@ -9,7 +9,7 @@ use lavalane_runtime::engine::WindowRunner;
 use lavalane_runtime::model::Model;
 use lavalane_runtime::reference::perplexity;
 use lavalane_runtime::tokenizer::{AddSpecial, SpecialText, Tokenizer, TokenizerSource, UnknownPreTokenizer};
-use lavalane_runtime::vulkan::StepFailure;
+use lavalane_runtime::vulkan::VulkanError;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ pub fn run(arguments: &PerplexityArguments) -> Result<(), CommandError> {
     let style =
         ProgressStyle::with_template("{bar:40} {pos} of {len} windows").expect("the template is valid");
     let progress = ProgressBar::new(windows as u64).with_style(style);
-    let result = perplexity(&tokens, window, windows, |tokens, wanted| -> Result<Vec<f32>, StepFailure> {
+    let result = perplexity(&tokens, window, windows, |tokens, wanted| -> Result<Vec<f32>, VulkanError> {
         runner.feed(&tokens[..wanted.start], 0)?;
         let logits = runner.logits(&tokens[wanted.clone()], wanted.start)?;
         progress.inc(1);

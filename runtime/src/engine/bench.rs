@@ -7,7 +7,7 @@ use crate::batch::{BatchExecutor, IterationBatch, LaneWork, LogitsUse};
 use crate::ids::{BatchId, Generation, LaneId, PageId, TokenId};
 use crate::sampling::{Sampler, SamplingSettings};
 use crate::session::{LengthSlot, Session};
-use crate::vulkan::{StageTime, StepFailure};
+use crate::vulkan::{StageTime, VulkanError};
 use std::time::Instant;
 
 /// Why a measurement failed.
@@ -18,7 +18,7 @@ pub enum BenchError {
     Engine(#[from] EngineError),
     /// A step failed.
     #[error(transparent)]
-    Step(#[from] StepFailure),
+    Step(#[from] VulkanError),
     /// A batch was cut short.
     #[error(transparent)]
     Batch(#[from] crate::batch::PartialBatchError),

@@ -1,7 +1,7 @@
 //! A model on Vulkan as a batch executor: batches are cut between lanes into submissions, and an answer
 //! tells for every lane whether it ran.
 
-use super::{EngineError, EngineOptions, MemoryPlan, embed};
+use super::{EngineError, EngineOptions, MemoryPlan};
 use crate::batch::{
     BatchDone, BatchExecutor, BatchFaultCause, BatchOutcome, ExecutorLimits, IterationBatch, LaneFault,
     LaneFaultCause, LaneOutcome, LaneWork, LogitsUse, PageCopy, PartialBatchError,
@@ -139,7 +139,7 @@ impl VulkanExecutor {
                 slot: work.session.slot(),
                 position: work.from.tokens(),
                 pages: work.session.pages(),
-                hidden: embed(&self.model, &work.tokens),
+                hidden: self.model.embed_all(&work.tokens),
                 logits: match work.logits {
                     LogitsUse::None => RowLogits::None,
                     LogitsUse::SampleLast => RowLogits::Last,
@@ -147,7 +147,7 @@ impl VulkanExecutor {
                 },
             })
             .collect();
-        let result = forward.step(copies, &lanes).map_err(|failure| failure.0)?;
+        let result = forward.step(copies, &lanes)?;
         drop(lanes);
         for ((work, logits), device) in works.iter_mut().zip(&result.logits).zip(&result.lengths) {
             match finish(work, logits, *device) {

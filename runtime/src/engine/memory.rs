@@ -1,6 +1,7 @@
 //! How much memory a model takes on a device, and how many KV pages the rest holds.
 
 use super::EngineError;
+use crate::kv::KvShape;
 use crate::model::Model;
 use crate::vulkan::{DeviceChoice, DeviceReport, KvType, Precision};
 use lavalane_shaders::PAGE_TOKENS;
@@ -82,8 +83,14 @@ impl MemoryPlan {
         if context_tokens > description.context {
             return Err(EngineError::ContextTooLong { asked: context_tokens, model: description.context });
         }
-        let token_values = 2 * description.layers.len() * description.kv_heads * description.head_dim;
-        let page_bytes = (token_values * options.kv_type.bytes() * PAGE_TOKENS) as u64;
+        let shape = KvShape {
+            layers: description.layers.len(),
+            kv_heads: description.kv_heads,
+            head_dim: description.head_dim,
+            element_bytes: options.kv_type.bytes(),
+            page_tokens: PAGE_TOKENS,
+        };
+        let page_bytes = shape.page_bytes()?;
         let row_values = 8 * description.hidden + 4 * description.feed_forward;
         let plan = Self {
             weight_bytes: weight_bytes(model),
@@ -93,13 +100,12 @@ impl MemoryPlan {
             pages: 0,
             context_tokens,
         };
-        let sequence_pages = context_tokens.div_ceil(PAGE_TOKENS);
+        let sequence_pages = shape.pages_for(context_tokens);
         let wanted = sequence_pages * options.lanes;
         let left = device.memory_bytes.saturating_sub(plan.weight_bytes + plan.scratch_bytes);
         let budget = options.kv_bytes.unwrap_or(left.min(device.memory_bytes / 4));
-        let per_buffer =
-            device.storage_buffer_bytes_max * 2 * description.layers.len() as u64 / page_bytes.max(1);
-        let pages = wanted.min((budget.min(left) / page_bytes.max(1)) as usize).min(per_buffer as usize);
+        let per_buffer = device.storage_buffer_bytes_max * 2 * description.layers.len() as u64 / page_bytes;
+        let pages = wanted.min((budget.min(left) / page_bytes) as usize).min(per_buffer as usize);
         // An explicit budget may hold less than one whole context: prompts that fit still run. Without
         // one, a device that cannot hold a single sequence is an error that says what would fit.
         let least = if options.kv_bytes.is_some() { 1 } else { sequence_pages };

@@ -10,20 +10,8 @@ pub use executor::VulkanExecutor;
 pub use memory::{EngineOptions, MemoryPlan};
 pub use windows::WindowRunner;
 
+use crate::kv::KvSizeError;
 use crate::vulkan::VulkanError;
-
-use crate::ids::TokenId;
-use crate::model::Model;
-
-/// The embeddings of `tokens`, row by row: the hidden states that go into the first layer.
-fn embed(model: &Model, tokens: &[TokenId]) -> Vec<f32> {
-    let width = model.description().hidden;
-    let mut states = vec![0.0; tokens.len() * width];
-    for (&token, state) in tokens.iter().zip(states.chunks_exact_mut(width)) {
-        model.embed(token, state);
-    }
-    states
-}
 
 /// Why an engine could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,6 +19,9 @@ pub enum EngineError {
     /// The device said no.
     #[error(transparent)]
     Vulkan(#[from] VulkanError),
+    /// The KV cache's size cannot be told.
+    #[error(transparent)]
+    KvSize(#[from] KvSizeError),
     /// The context asked for is longer than the model's.
     #[error("a context of {asked} tokens is longer than the {model} that this model was made for")]
     ContextTooLong {

@@ -1,11 +1,11 @@
 //! Logits of whole windows of text on the device, for perplexity and for tests: one sequence, no lanes.
 
-use super::{EngineError, embed};
+use super::EngineError;
 use crate::ids::{PageId, TokenId};
 use crate::model::Model;
 use crate::session::LengthSlot;
 use crate::vulkan::{
-    DeviceChoice, Forward, ForwardOptions, KvType, Precision, RowLogits, StageTime, StepFailure, StepLane,
+    DeviceChoice, Forward, ForwardOptions, KvType, Precision, RowLogits, StageTime, StepLane, VulkanError,
 };
 use lavalane_shaders::PAGE_TOKENS;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl WindowRunner {
     ///
     /// # Panics
     /// When the tokens go beyond the runner's context.
-    pub fn feed(&mut self, tokens: &[TokenId], from: usize) -> Result<(), StepFailure> {
+    pub fn feed(&mut self, tokens: &[TokenId], from: usize) -> Result<(), VulkanError> {
         self.run(tokens, from, RowLogits::None).map(drop)
     }
 
@@ -64,7 +64,7 @@ impl WindowRunner {
     ///
     /// # Panics
     /// When the tokens go beyond the runner's context.
-    pub fn logits(&mut self, tokens: &[TokenId], from: usize) -> Result<Vec<Vec<f32>>, StepFailure> {
+    pub fn logits(&mut self, tokens: &[TokenId], from: usize) -> Result<Vec<Vec<f32>>, VulkanError> {
         self.run(tokens, from, RowLogits::All)
     }
 
@@ -73,14 +73,14 @@ impl WindowRunner {
         tokens: &[TokenId],
         from: usize,
         rows: RowLogits,
-    ) -> Result<Vec<Vec<f32>>, StepFailure> {
+    ) -> Result<Vec<Vec<f32>>, VulkanError> {
         let mut logits = Vec::new();
         for (index, slice) in tokens.chunks(self.slice).enumerate() {
             let lane = StepLane {
                 slot: LengthSlot(0),
                 position: from + index * self.slice,
                 pages: &self.pages,
-                hidden: embed(&self.model, slice),
+                hidden: self.model.embed_all(slice),
                 logits: rows,
             };
             let mut result = self.forward.step(&[], &[lane])?;
@@ -97,8 +97,8 @@ impl WindowRunner {
     ///
     /// # Panics
     /// When the tokens are more than a slice.
-    pub fn profile(&mut self, tokens: &[TokenId]) -> Result<Vec<StageTime>, StepFailure> {
-        let hidden = embed(&self.model, tokens);
+    pub fn profile(&mut self, tokens: &[TokenId]) -> Result<Vec<StageTime>, VulkanError> {
+        let hidden = self.model.embed_all(tokens);
         let lane = StepLane {
             slot: LengthSlot(0),
             position: 0,

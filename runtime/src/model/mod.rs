@@ -97,6 +97,20 @@ impl Model {
         }
     }
 
+    /// The embeddings of some tokens, row by row: the hidden states that go into the first layer,
+    /// `tokens * hidden` elements.
+    ///
+    /// # Panics
+    /// When a token is outside the vocabulary.
+    pub fn embed_all(&self, tokens: &[TokenId]) -> Vec<f32> {
+        let hidden = self.description.hidden;
+        let mut states = vec![0.0; tokens.len() * hidden];
+        for (&token, state) in tokens.iter().zip(states.chunks_exact_mut(hidden)) {
+            self.embed(token, state);
+        }
+        states
+    }
+
     /// A tensor that nothing computes with may mean that the file is another kind of model than it says.
     fn warn_of_unused_tensors(&self) {
         let tensors = [&self.tensors.embedding, &self.tensors.output_norm, &self.tensors.output];

@@ -94,7 +94,7 @@ impl<'a> ReferenceModel<'a> {
     /// When a token is outside the vocabulary, or `wanted` outside the tokens.
     pub fn logits(&mut self, tokens: &[TokenId], wanted: Range<usize>) -> Vec<f32> {
         let hidden = self.model.description().hidden;
-        let mut states = self.embed(tokens);
+        let mut states = self.model.embed_all(tokens);
         let layers = LayerRange::new(0, self.layers.len() as u32).expect("a model has layers");
         self.run_layers(layers, &mut states);
         self.tokens += tokens.len();
@@ -107,16 +107,6 @@ impl<'a> ReferenceModel<'a> {
     /// When there is no token or one is outside the vocabulary.
     pub fn last_logits(&mut self, tokens: &[TokenId]) -> Vec<f32> {
         self.logits(tokens, tokens.len() - 1..tokens.len())
-    }
-
-    /// The hidden states that tokens start with: `tokens * hidden` elements.
-    fn embed(&self, tokens: &[TokenId]) -> Vec<f32> {
-        let hidden = self.model.description().hidden;
-        let mut states = vec![0.0; tokens.len() * hidden];
-        for (token, state) in tokens.iter().zip(states.chunks_exact_mut(hidden)) {
-            self.model.embed(*token, state);
-        }
-        states
     }
 
     /// Runs hidden states of the tokens after those that have run through some layers, in place.

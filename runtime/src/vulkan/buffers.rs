@@ -118,7 +118,20 @@ pub(crate) fn read<T: bytemuck::AnyBitPattern>(
     buffer: &Subbuffer<[u8]>,
     count: usize,
 ) -> Result<Vec<T>, VulkanError> {
+    Ok(read_rows(buffer, 1, count)?.swap_remove(0))
+}
+
+/// Reads `rows` rows of `width` values each from the start of a buffer that the host can read.
+pub(crate) fn read_rows<T: bytemuck::AnyBitPattern>(
+    buffer: &Subbuffer<[u8]>,
+    rows: usize,
+    width: usize,
+) -> Result<Vec<Vec<T>>, VulkanError> {
     let mapped = buffer.read().map_err(|error| VulkanError::driver("mapping a buffer", error))?;
-    let bytes = &mapped[..count * size_of::<T>()];
-    Ok(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
+    let row_bytes = width * size_of::<T>();
+    let row = |row: usize| {
+        let bytes = &mapped[row * row_bytes..(row + 1) * row_bytes];
+        bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+    };
+    Ok((0..rows).map(row).collect())
 }

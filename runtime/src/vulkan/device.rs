@@ -6,7 +6,7 @@ use vulkano::VulkanLibrary;
 use vulkano::command_buffer::allocator::StandardCommandBufferAllocator;
 use vulkano::descriptor_set::allocator::StandardDescriptorSetAllocator;
 use vulkano::device::physical::{PhysicalDevice, PhysicalDeviceType};
-use vulkano::device::{Device, DeviceCreateInfo, DeviceFeatures, Queue, QueueCreateInfo, QueueFlags};
+use vulkano::device::{Device, DeviceCreateInfo, Queue, QueueCreateInfo, QueueFlags};
 use vulkano::instance::{Instance, InstanceCreateInfo};
 use vulkano::memory::MemoryPropertyFlags;
 use vulkano::memory::allocator::StandardMemoryAllocator;
@@ -101,7 +101,7 @@ fn compute_family(device: &PhysicalDevice) -> Option<u32> {
     families.iter().position(|family| family.queue_flags.intersects(QueueFlags::COMPUTE)).map(|at| at as u32)
 }
 
-/// Every Vulkan device of this machine that can compute, best first within the machine's order kept.
+/// Every Vulkan device of this machine that can compute, in the loader's order.
 ///
 /// # Errors
 /// No loader, or no driver.
@@ -196,9 +196,7 @@ impl Member {
             return Err(VulkanError::PackUnsupported { pack: "cpu", device: report.name, reason });
         }
         let family = compute_family(&physical).expect("devices without a compute queue were left out");
-        let wanted = DeviceFeatures { shader_int64: false, ..DeviceFeatures::empty() };
         let info = DeviceCreateInfo {
-            enabled_features: wanted,
             queue_create_infos: vec![QueueCreateInfo { queue_family_index: family, ..Default::default() }],
             ..Default::default()
         };

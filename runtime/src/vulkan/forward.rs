@@ -32,6 +32,16 @@ pub enum Precision {
     Precise,
 }
 
+impl Precision {
+    /// The KV cache's element type that goes with it where nothing else is asked for.
+    pub fn kv_type(self) -> KvType {
+        match self {
+            Self::Default => KvType::F16,
+            Self::Precise => KvType::F32,
+        }
+    }
+}
+
 /// The element type of the KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvType {
@@ -92,7 +102,8 @@ pub struct Forward {
     pub(super) shape: Shape,
     pub(super) buffers: Buffers,
     pub(super) layers: Vec<Layer>,
-    pub(super) head: Option<Head>,
+    /// The matrix from hidden states to logits, where the range ends with the last layer.
+    pub(super) head: Option<Matrix>,
     pub(super) descriptions: Vec<LayerDescription>,
     pub(super) first_norm: Stage,
 }
@@ -161,11 +172,6 @@ pub(super) struct Layer {
     pub(super) post_norms: bool,
 }
 
-pub(super) struct Head {
-    pub(super) matrix: Matrix,
-    pub(super) norm: Stage,
-}
-
 #[derive(Clone, Copy, BufferContents)]
 #[repr(C)]
 pub(super) struct NormPush {
@@ -218,7 +224,10 @@ impl Forward {
         };
         let first_norm = build.norm(&model.layers()[range.start() as usize].attention_norm, None)?;
         let layers = range.layers().map(|layer| build.layer(layer, range)).collect::<Result<Vec<_>, _>>()?;
-        let head = if has_head { Some(build.head(range)?) } else { None };
+        let head = match has_head {
+            true => Some(build.matrix(&[&model.tensors().output], &buffers.logits)?),
+            false => None,
+        };
         let descriptions = model.description().layers[range.layers()].to_vec();
         Ok(Self { shape, buffers, layers, head, descriptions, first_norm, member })
     }
@@ -415,10 +424,9 @@ impl Build<'_> {
                 rows: tensor.rows(),
             })
             .collect();
-        let precise = precision == Precision::Precise;
         let columns = tensors[0].row_elements();
         let input = &self.buffers.activations;
-        Matrix::new(self.member, self.pipelines, &sources, columns, precise, input, output)
+        Matrix::new(self.member, self.pipelines, &sources, columns, precision, input, output)
     }
 
     fn layer(&mut self, index: usize, range: LayerRange) -> Result<Layer, VulkanError> {
@@ -527,14 +535,6 @@ impl Build<'_> {
             bindings.push((2, Binding::Storage(values.clone())));
             self.stage(Kernel::AttentionSubgroup(kind), vec![(1, head_dim)], &bindings)
         }
-    }
-
-    fn head(&mut self, range: LayerRange) -> Result<Head, VulkanError> {
-        let last = &self.model.layers()[range.end() as usize - 1];
-        Ok(Head {
-            matrix: self.matrix(&[&self.model.tensors().output], &self.buffers.logits)?,
-            norm: self.norm(&self.model.tensors().output_norm, last.post_feed_forward_norm.as_ref())?,
-        })
     }
 }
 

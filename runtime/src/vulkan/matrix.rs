@@ -7,6 +7,7 @@
 use super::buffers::Home;
 use super::device::{Member, Pack};
 use super::error::VulkanError;
+use super::forward::Precision;
 use super::pipelines::{Binding, Pipelines, Specialised};
 use super::recorder::Recorder;
 use super::repack::{SourceRows, Storage};
@@ -57,8 +58,8 @@ struct Push {
 }
 
 /// Which activations a matrix of these storages needs.
-pub(crate) fn input_kind(storage: Storage, precise: bool) -> InputKind {
-    if precise || storage.is_float() { InputKind::Float } else { InputKind::Int8 }
+pub(crate) fn input_kind(storage: Storage, precision: Precision) -> InputKind {
+    if precision == Precision::Precise || storage.is_float() { InputKind::Float } else { InputKind::Int8 }
 }
 
 impl Matrix {
@@ -71,7 +72,7 @@ impl Matrix {
         pipelines: &mut Pipelines,
         sources: &[SourceRows<'_>],
         columns: usize,
-        precise: bool,
+        precision: Precision,
         input: &Activations,
         output: &Subbuffer<[u8]>,
     ) -> Result<Self, VulkanError> {
@@ -83,7 +84,7 @@ impl Matrix {
                 let rows: usize = piece.iter().map(|source| source.rows).sum();
                 let weights = Weights::upload(member, storage, &piece, columns)?;
                 parts.push(Part::new(
-                    member, pipelines, storage, precise, rows, offset, weights, input, output,
+                    member, pipelines, storage, precision, rows, offset, weights, input, output,
                 )?);
                 offset += rows;
             }
@@ -180,14 +181,14 @@ impl Part {
         member: &Member,
         pipelines: &mut Pipelines,
         storage: Storage,
-        precise: bool,
+        precision: Precision,
         rows: usize,
         offset: usize,
         weights: Weights,
         input: &Activations,
         output: &Subbuffer<[u8]>,
     ) -> Result<Self, VulkanError> {
-        let kind = input_kind(storage, precise);
+        let kind = input_kind(storage, precision);
         let groups = rows.div_ceil(member.lanes()).next_multiple_of(ROW_GROUPS);
         let bindings = bindings(member, storage, kind, &weights, input, output)?;
         let mut ready = |tile| -> Result<_, VulkanError> {

@@ -23,4 +23,4 @@ pub use device::{DeviceChoice, DeviceReport, Pack, chosen, devices};
 pub use error::VulkanError;
 pub use forward::{Forward, ForwardOptions, KvType, Precision};
 pub use profile::StageTime;
-pub use step::{RowLogits, StepFailure, StepLane, StepResult};
+pub use step::{RowLogits, StepLane, StepResult};

@@ -1,6 +1,6 @@
 //! One submission: rows of several lanes through the layers, to logits and to the lanes' new lengths.
 
-use super::buffers::{read, write};
+use super::buffers::{read, read_rows, write};
 use super::error::VulkanError;
 use super::forward::{
     Forward, Layer, NormPush, STORE_FLOAT, STORE_INT8, USE_ROW_MAP, attention_on_texels, attention_queries,
@@ -50,11 +50,6 @@ pub struct StepResult {
     /// The hidden states that come out, where the range of layers has no head.
     pub hidden: Vec<Vec<f32>>,
 }
-
-/// A submission that failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(transparent)]
-pub struct StepFailure(#[from] pub VulkanError);
 
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
@@ -116,7 +111,7 @@ impl Forward {
     /// # Panics
     /// When the rows exceed [`Forward::rows_max`] or a lane's pages do not cover its rows: the caller
     /// checks both.
-    pub fn step(&mut self, copies: &[PageCopy], lanes: &[StepLane<'_>]) -> Result<StepResult, StepFailure> {
+    pub fn step(&mut self, copies: &[PageCopy], lanes: &[StepLane<'_>]) -> Result<StepResult, VulkanError> {
         self.run_step(copies, lanes, None).map(|(result, _)| result)
     }
 
@@ -130,7 +125,7 @@ impl Forward {
     pub fn profile_step(
         &mut self,
         lanes: &[StepLane<'_>],
-    ) -> Result<(StepResult, Vec<StageTime>), StepFailure> {
+    ) -> Result<(StepResult, Vec<StageTime>), VulkanError> {
         let profile = Profile::new(&self.member)?;
         self.run_step(&[], lanes, Some(profile))
     }
@@ -140,7 +135,7 @@ impl Forward {
         copies: &[PageCopy],
         lanes: &[StepLane<'_>],
         profile: Option<Profile>,
-    ) -> Result<(StepResult, Vec<StageTime>), StepFailure> {
+    ) -> Result<(StepResult, Vec<StageTime>), VulkanError> {
         let hidden = self.shape.hidden;
         let rows: usize = lanes.iter().map(|lane| lane.hidden.len() / hidden).sum();
         assert!(
@@ -347,7 +342,7 @@ impl Forward {
         };
         let last = self.layers.last().expect("a range has layers");
         let vocabulary = self.shape.vocabulary;
-        let mut logits = Vec::with_capacity(wanted);
+        let mut logits: Vec<Vec<f32>> = Vec::with_capacity(wanted);
         let mut times = Vec::new();
         let mut recorder = Some(recorder);
         while logits.len() < wanted || recorder.is_some() {
@@ -357,17 +352,19 @@ impl Forward {
             };
             let count = (wanted - logits.len()).min(self.shape.logit_rows_max);
             if count > 0 {
-                let flags = last.delta_flags() | USE_ROW_MAP | store_flags(&head.matrix);
+                let flags = last.delta_flags() | USE_ROW_MAP | store_flags(head);
                 let push = NormPush { map_offset: logits.len() as u32, ..self.norm_push(flags) };
                 commands.stage("norm");
-                commands.dispatch(&head.norm.0, &head.norm.1, push, [count as u32, 1, 1]);
+                commands.dispatch(&last.next_norm.0, &last.next_norm.1, push, [count as u32, 1, 1]);
                 commands.barrier();
                 commands.stage("matmul: head");
-                head.matrix.multiply(&mut commands, count);
+                head.multiply(&mut commands, count);
             }
             times.append(&mut self.finish(commands)?);
-            let values: Vec<f32> = read(&self.buffers.logits, count * vocabulary)?;
-            logits.extend(values.chunks_exact(vocabulary).map(|row| self.capped(row)));
+            logits.append(&mut read_rows(&self.buffers.logits, count, vocabulary)?);
+        }
+        if let Some(cap) = self.shape.logit_softcap {
+            logits.iter_mut().flatten().for_each(|logit| *logit = cap * (*logit / cap).tanh());
         }
         Ok((logits, times))
     }
@@ -378,13 +375,6 @@ impl Forward {
         match self.member.submit(recorder)? {
             Some(profile) => profile.times(),
             None => Ok(Vec::new()),
-        }
-    }
-
-    fn capped(&self, row: &[f32]) -> Vec<f32> {
-        match self.shape.logit_softcap {
-            None => row.to_vec(),
-            Some(cap) => row.iter().map(|logit| cap * (logit / cap).tanh()).collect(),
         }
     }
 }

@@ -4,6 +4,7 @@ use super::bench::{Bench, bits, put_activations};
 use super::sources::{Random, Rows};
 use crate::quant::TensorType;
 use crate::vulkan::device::Pack;
+use crate::vulkan::forward::Precision;
 use crate::vulkan::matrix::{Matrix, SLICES, input_kind};
 use crate::vulkan::repack::{Repacked, SourceRows, Storage};
 use half::f16;
@@ -109,7 +110,12 @@ impl TwinInput {
 }
 
 /// What the pack's kernels give for `inputs` times the tensors one after another: `[token][row]`.
-pub(super) fn twin(bench: &Bench, tensors: &[Rows], precise: bool, inputs: &[TwinInput]) -> Vec<Vec<f32>> {
+pub(super) fn twin(
+    bench: &Bench,
+    tensors: &[Rows],
+    precision: Precision,
+    inputs: &[TwinInput],
+) -> Vec<Vec<f32>> {
     let blocks = inputs[0].values.len();
     let lanes = bench.member.lanes();
     let mut rows = Vec::new();
@@ -118,7 +124,8 @@ pub(super) fn twin(bench: &Bench, tensors: &[Rows], precise: bool, inputs: &[Twi
         let repacked = storage.repack(&[tensor.source()], blocks * BLOCK, lanes, 1);
         rows.extend((0..tensor.rows).map(|row| TwinRow::new(storage, &repacked, blocks, lanes, row)));
     }
-    let times = |row: &TwinRow, input| row.times(bench.member.pack, input_kind(row.storage, precise), input);
+    let times =
+        |row: &TwinRow, input| row.times(bench.member.pack, input_kind(row.storage, precision), input);
     inputs.iter().map(|input| rows.iter().map(|row| times(row, input)).collect()).collect()
 }
 
@@ -135,7 +142,7 @@ impl<'a> Ready<'a> {
         bench: &'a mut Bench,
         tensors: &[Rows],
         columns: usize,
-        precise: bool,
+        precision: Precision,
         inputs: &[Vec<f32>],
     ) -> Self {
         let rows: usize = tensors.iter().map(|tensor| tensor.rows).sum();
@@ -145,7 +152,7 @@ impl<'a> Ready<'a> {
         let sources: Vec<SourceRows<'_>> = tensors.iter().map(Rows::source).collect();
         let Bench { member, pipelines } = &mut *bench;
         let matrix =
-            Matrix::new(member, pipelines, &sources, columns, precise, &activations, &output).unwrap();
+            Matrix::new(member, pipelines, &sources, columns, precision, &activations, &output).unwrap();
         Self { bench, matrix, output, rows }
     }
 
@@ -161,18 +168,18 @@ const TOKENS: [usize; 5] = [1, 2, 3, 8, 33];
 
 /// Multiplies, and holds every result to the twin's bits, and to a plain dot product in f64 over the
 /// decoded weights.
-fn check(bench: &mut Bench, tensors: &[Rows], columns: usize, precise: bool) {
+fn check(bench: &mut Bench, tensors: &[Rows], columns: usize, precision: Precision) {
     let what: Vec<String> =
         tensors.iter().map(|tensor| format!("{} rows of {}", tensor.rows, tensor.tensor_type)).collect();
-    let what = format!("{:?}, precise {precise}, {} by {columns}", bench.member.pack, what.join(" and "));
+    let what = format!("{:?}, {precision:?}, {} by {columns}", bench.member.pack, what.join(" and "));
     let inputs = Random::new(columns as u64).rows(33, columns);
     let twin_inputs: Vec<TwinInput> = inputs.iter().map(|row| TwinInput::new(row)).collect();
-    let twins = twin(bench, tensors, precise, &twin_inputs);
+    let twins = twin(bench, tensors, precision, &twin_inputs);
     for (token, results) in twins.iter().enumerate() {
         let mut row = 0;
         for tensor in tensors {
             for weights in tensor.weights.chunks_exact(columns) {
-                let int8 = input_kind(Storage::of(tensor.tensor_type), precise) == InputKind::Int8;
+                let int8 = input_kind(Storage::of(tensor.tensor_type), precision) == InputKind::Int8;
                 let bound = Bound::of(weights, &inputs[token], &twin_inputs[token], int8);
                 let apart = (f64::from(results[row]) - bound.exact).abs();
                 assert!(
@@ -183,7 +190,7 @@ fn check(bench: &mut Bench, tensors: &[Rows], columns: usize, precise: bool) {
             }
         }
     }
-    let ready = Ready::new(bench, tensors, columns, precise, &inputs);
+    let ready = Ready::new(bench, tensors, columns, precision, &inputs);
     for tokens in TOKENS {
         for (token, results) in ready.multiply(tokens).iter().enumerate() {
             let expected: Vec<u32> = twins[token].iter().map(|value| value.to_bits()).collect();
@@ -234,7 +241,7 @@ fn every_type_gives_the_twins_bits_and_the_dot_product() {
         for tensor_type in TensorType::all() {
             for (rows, columns) in [(37, 96), (200, 256), (37, 576), (8, 1280)] {
                 if fits(tensor_type, columns) {
-                    check(bench, &[Rows::new(tensor_type, rows, columns)], columns, false);
+                    check(bench, &[Rows::new(tensor_type, rows, columns)], columns, Precision::Default);
                 }
             }
         }
@@ -247,7 +254,7 @@ fn every_type_gives_the_twins_bits_with_float_activations() {
         for tensor_type in TensorType::all().filter(|tensor_type| tensor_type.is_quantised()) {
             for (rows, columns) in [(37, 96), (41, 512)] {
                 if fits(tensor_type, columns) {
-                    check(bench, &[Rows::new(tensor_type, rows, columns)], columns, true);
+                    check(bench, &[Rows::new(tensor_type, rows, columns)], columns, Precision::Precise);
                 }
             }
         }
@@ -262,8 +269,8 @@ fn tensors_of_mixed_types_lie_one_after_another_in_one_matrix() {
             let rows = [48, 13, 24, 7];
             let tensors: Vec<Rows> =
                 types.iter().zip(rows).map(|(&kind, rows)| Rows::new(kind, rows, 256)).collect();
-            check(bench, &tensors, 256, false);
-            check(bench, &tensors, 256, true);
+            check(bench, &tensors, 256, Precision::Default);
+            check(bench, &tensors, 256, Precision::Precise);
         }
     });
 }
@@ -275,9 +282,9 @@ fn a_matrix_larger_than_the_devices_buffers_is_split_by_rows() {
         let group_bytes = storage.code_words(96 / BLOCK, bench.member.lanes()) * 4;
         bench.member.buffer_bytes_limit = 2 * group_bytes as u64;
         let tensors = [Rows::new(TensorType::Q4_0, 150, 96), Rows::new(TensorType::Q4_1, 37, 96)];
-        check(bench, &tensors, 96, false);
+        check(bench, &tensors, 96, Precision::Default);
         let input = Random::new(1).rows(1, 96);
-        let ready = Ready::new(bench, &tensors, 96, false, &input);
+        let ready = Ready::new(bench, &tensors, 96, Precision::Default, &input);
         let rows_of_a_part = 2 * ready.bench.member.lanes();
         assert_eq!(ready.matrix.inputs().count(), 187usize.div_ceil(rows_of_a_part));
     });
@@ -291,7 +298,7 @@ fn weights_that_are_all_zero_or_at_the_ends_of_their_range_are_exact() {
             let originals = [vec![0.0; 256], vec![1.0; 256], vec![-1.0; 256]].concat();
             crate::quant::quantize(tensor_type, &originals, &mut rows.bytes);
             crate::quant::dequantize(tensor_type, &rows.bytes, &mut rows.weights);
-            check(bench, &[rows], 256, false);
+            check(bench, &[rows], 256, Precision::Default);
         }
     });
 }

@@ -6,6 +6,7 @@ use super::matmul::Ready;
 use super::sources::{ROW_COUNTS, Random, Rows};
 use super::{activate, attention, norm, rope_append};
 use crate::quant::TensorType;
+use crate::vulkan::forward::Precision;
 
 /// Different rows among those of a call; coprime with the tiles' size, so that each stands everywhere.
 pub(super) const DIFFERENT_ROWS: usize = 7;
@@ -33,11 +34,11 @@ fn a_token_times_a_matrix_has_the_same_bits_among_any_number_of_tokens() {
     Bench::for_each_pack(|bench| {
         let pack = bench.member.pack;
         for tensor_type in TensorType::all() {
-            for precise in [false, true] {
+            for precision in [Precision::Default, Precision::Precise] {
                 let inputs = repeated(512, 512);
                 let tensors = [Rows::new(tensor_type, 37, 512)];
-                let ready = Ready::new(bench, &tensors, 512, precise, &inputs);
-                check(&format!("{pack:?} {tensor_type}, precise {precise}"), |tokens| ready.multiply(tokens));
+                let ready = Ready::new(bench, &tensors, 512, precision, &inputs);
+                check(&format!("{pack:?} {tensor_type}, {precision:?}"), |tokens| ready.multiply(tokens));
             }
         }
     });
