@@ -7,7 +7,7 @@ use serde_json::json;
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
-use support::Setup;
+use support::{Setup, TestServer};
 
 #[derive(Clone, Copy, Debug)]
 enum Goodbye {
@@ -26,11 +26,13 @@ fn leave(stream: TcpStream, goodbye: Goodbye) {
     drop(stream);
 }
 
-/// Runs `leave` in each combination of goodbye and delivery.
-fn check(scene: impl Fn(Goodbye, bool)) {
+/// Plays a scene with each way to leave; the server that it gives back has cancelled one request.
+fn check(scene: impl Fn(Goodbye, bool) -> TestServer) {
     for goodbye in [Goodbye::Fin, Goodbye::Rst] {
         for streamed in [false, true] {
-            scene(goodbye, streamed);
+            let server = scene(goodbye, streamed);
+            let cancelled = server.engine.statistics().requests_cancelled;
+            assert_eq!(cancelled, 1, "{goodbye:?}, streamed: {streamed}");
         }
     }
 }
@@ -49,7 +51,7 @@ fn a_client_that_leaves_in_the_middle_of_its_prefill_frees_its_lane() {
         gate.allow(2);
         server.wait_until_idle();
         gate.open();
-        assert_eq!(server.engine.statistics().requests_cancelled, 1, "{goodbye:?}, streamed: {streamed}");
+        server
     });
 }
 
@@ -72,7 +74,7 @@ fn a_client_that_leaves_while_it_is_queued_frees_its_place() {
         gate.allow(1);
         gate.open();
         server.wait_until_idle();
-        assert_eq!(server.engine.statistics().requests_cancelled, 1, "{goodbye:?}, streamed: {streamed}");
+        server
     });
 }
 
@@ -94,6 +96,6 @@ fn a_client_that_leaves_between_two_tokens_frees_its_lane() {
         gate.allow(2);
         server.wait_until_idle();
         gate.open();
-        assert_eq!(server.engine.statistics().requests_cancelled, 1, "{goodbye:?}, streamed: {streamed}");
+        server
     });
 }

@@ -13,7 +13,7 @@ use crate::wire::json;
 use crate::wire::logprobs::chat_entry;
 use crate::wire::reply::{Endpoint, finish_reason, usage_value};
 use futures_util::stream::{LocalBoxStream, SelectAll, StreamExt};
-use lavalane_actors::request::{Failure, RequestEvent, Usage};
+use lavalane_actors::request::{RequestEvent, Usage};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -167,11 +167,9 @@ impl StreamDialect {
             let output = request.next().await?;
             Some((output, request))
         });
-        let named = move |(event, position)| RequestOutput { id: id.clone(), event, position };
         let events = events.map(move |(mut event, position): (Value, OutputPosition)| {
-            let output = named((Value::Null, position));
-            event["id"] = json!(output.id);
-            RequestOutput { event, ..output }
+            event["id"] = json!(id);
+            RequestOutput { id: id.clone(), event, position }
         });
         self.events.push(events.boxed_local());
     }
@@ -334,7 +332,7 @@ impl Progress {
                 self.is_cancelled = true;
                 Ok(None)
             }
-            RequestEvent::Failed(failure) => Err(failed(&failure)),
+            RequestEvent::Failed(failure) => Err(ApiError::from(&failure)),
             RequestEvent::Refused(refusal) => {
                 Err(ApiError::from_refusal(&refusal, self.job.prompt_field(choice)))
             }
@@ -348,10 +346,6 @@ impl Progress {
         let usage = usage_value(total_usage(&usages, self.job.common().choices));
         Ok(json!({ "type": kind, "usage": usage }))
     }
-}
-
-fn failed(failure: &Failure) -> ApiError {
-    ApiError::from(failure)
 }
 
 #[cfg(test)]
