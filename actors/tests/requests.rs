@@ -3,6 +3,7 @@
 mod support;
 
 use lavalane_actors::EngineSettings;
+use lavalane_actors::lifecycle::LifecycleEvent;
 use lavalane_actors::request::{
     EndTokens, Failure, FinishReason, Refusal, RequestEvent, StopRules, Usage, ValidRequest,
 };
@@ -252,7 +253,7 @@ fn the_last_of_lanes_and_one_more_waits_and_runs_in_the_order_of_arrival() {
         }
         let mut order = Vec::new();
         while let Some(event) = events.try_next() {
-            if let lavalane_actors::lifecycle::LifecycleEvent::Activated { request, .. } = event {
+            if let LifecycleEvent::Activated { request, .. } = event {
                 order.push(request);
             }
         }
@@ -284,12 +285,21 @@ fn a_request_that_waits_too_long_is_refused_and_one_that_works_too_long_fails() 
 }
 
 #[test]
-fn health_and_slots_answer_while_a_step_runs() {
+fn health_slots_gauges_and_lifecycle_tell_of_a_lane_while_its_first_step_runs() {
     block_on(async {
         let (engine, gate) = start_gated(&FaultScript::new(), settings());
+        let mut events = engine.observe(10);
         let stream = engine.submit(request(prompt(1, 200), 5)).await.expect("it is taken");
         gate.wait_for_arrival(1);
         assert_eq!(engine.health().to_string(), "ok");
+        // The first step has not been run, and its lane and gauge already show.
+        let slot = engine.slots().remove(0);
+        assert_eq!((slot.state, slot.position, slot.prompt_tokens), (SlotState::Prefill, 0, 200));
+        assert_eq!((slot.request, slot.kv_pages), (Some(stream.id()), 13));
+        assert_eq!(engine.statistics().requests_running, 1);
+        let activated =
+            LifecycleEvent::Activated { lane: LaneId(0), generation: slot.generation, request: stream.id() };
+        assert_eq!(events.try_next(), Some(activated));
         gate.allow(1);
         gate.wait_for_arrival(2);
         let slot = engine.slots().remove(0);
