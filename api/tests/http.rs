@@ -6,7 +6,7 @@ mod support;
 use lavalane_actors::testing::Gate;
 use lavalane_api::http::state::{ApiKeys, HttpSettings};
 use serde_json::{Value, json};
-use support::{Setup, TURN_END, read_answer};
+use support::{MESSAGE_END, Setup, TURN_END, read_answer};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -104,11 +104,17 @@ fn a_full_queue_is_a_429_with_retry_after() {
 }
 
 #[test]
-fn row_7_a_prompt_longer_than_the_context_is_a_400_with_both_numbers() {
-    let server = Setup::default().start();
+fn row_7_a_prompt_longer_than_the_context_is_a_400_with_both_numbers_and_others_go_on() {
+    let gate = Gate::shut();
+    let server = Setup { gate: Some(gate.clone()), ..Setup::default() }.start();
+    let question = json!({"prompt": "x", "max_tokens": 9, "ignore_eos": true}).to_string();
+    let mut other = server.send(COMPLETIONS, question.as_bytes());
+    gate.wait_for_arrival(1);
     let answer = server.post(COMPLETIONS, json!({"prompt": "x".repeat(600)}));
     assert_eq!(answer.error(400, "context_length_exceeded").as_deref(), Some("prompt"));
     assert!(answer.body.contains("600") && answer.body.contains("512"), "{}", answer.body);
+    gate.open();
+    assert_eq!(read_answer(&mut other).json()["usage"]["completion_tokens"], 9);
 }
 
 #[test]
@@ -160,13 +166,17 @@ fn row_13_log_probabilities_are_finite_and_at_most_as_many_as_asked_for() {
 }
 
 #[test]
-fn row_15_an_end_token_ends_the_reply_and_is_no_part_of_it() {
+fn row_15_any_end_token_ends_the_reply_and_is_no_part_of_it() {
     let server = Setup::default().start();
-    let body = json!({"messages": [{"role": "user", "content": "hi"}], "logit_bias": forced(TURN_END), "logprobs": true});
-    let reply = server.post(CHAT, body).json();
-    assert_eq!(reply["choices"][0]["finish_reason"], "stop");
-    assert_eq!(reply["choices"][0]["message"]["content"], "");
-    assert_eq!(reply["choices"][0]["logprobs"]["content"], json!([]));
+    for end in [TURN_END, MESSAGE_END] {
+        let messages = json!([{"role": "user", "content": "hi"}]);
+        let body = json!({"messages": messages, "logit_bias": forced(end), "logprobs": true});
+        let reply = server.post(CHAT, body).json();
+        assert_eq!(reply["choices"][0]["finish_reason"], "stop");
+        assert_eq!(reply["choices"][0]["message"]["content"], "");
+        assert_eq!(reply["choices"][0]["logprobs"]["content"], json!([]));
+        assert_eq!(reply["usage"]["completion_tokens"], 1);
+    }
 }
 
 #[test]

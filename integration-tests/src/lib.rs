@@ -1,5 +1,6 @@
 //! Helpers shared by the tests that cross crates.
 
+pub mod http;
 pub mod models;
 pub mod server;
 pub mod text;

@@ -1,5 +1,6 @@
 //! A real server as a child process, and scripts of client programs that speak to it.
 
+use crate::http::Http;
 use crate::models::{ModelFile, find, root};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -52,6 +53,11 @@ impl Server {
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
+
+    /// A client of plain sockets.
+    pub fn http(&self) -> Http {
+        Http::new(&self.address)
+    }
 }
 
 impl Drop for Server {
@@ -59,6 +65,41 @@ impl Drop for Server {
         // Both fail only for a process that has ended, which is what is wanted.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A small generated model; its file is removed when this is dropped.
+#[derive(Debug)]
+pub struct SyntheticModel(PathBuf);
+
+impl SyntheticModel {
+    /// Has `program` write a model of one layer to a file of this name and process; `arguments` are further flags of
+    /// `synth`.
+    ///
+    /// # Panics
+    /// The program does not write it.
+    pub fn write(program: &str, name: &str, arguments: &[&str]) -> Self {
+        let path = std::env::temp_dir().join(format!("lavalane-{name}-{}.gguf", std::process::id()));
+        let sizes =
+            ["--layers", "1", "--hidden", "64", "--heads", "2", "--kv-heads", "1", "--head-dim", "32"];
+        let more = ["--feed-forward", "64", "--vocabulary", "700", "--context", "512"];
+        let output =
+            Command::new(program).arg("synth").args(sizes).args(more).args(arguments).arg(&path).output();
+        let output = output.expect("the program starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for SyntheticModel {
+    fn drop(&mut self) {
+        // Whatever else went wrong, the file is in nobody's way.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -28,7 +28,8 @@ pub struct WebSocketSettings {
     pub unread_time_max: Duration,
     /// How often the server pings.
     pub ping_interval: Duration,
-    /// How long a client may send nothing, not even a pong, before it is cut.
+    /// How long a client may send nothing, not even a pong, before it is cut. This cuts clients that read
+    /// nothing where too little is written to fill the buffers on the way to them.
     pub silence_max: Duration,
 }
 
@@ -39,8 +40,8 @@ impl Default for WebSocketSettings {
             requests_max: 16,
             events_buffered_max: 256,
             unread_time_max: Duration::from_secs(30),
-            ping_interval: Duration::from_secs(20),
-            silence_max: Duration::from_secs(60),
+            ping_interval: Duration::from_secs(10),
+            silence_max: Duration::from_secs(25),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! A server over the scripted executor, and a client of plain sockets, for the tests beside this one.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
+pub mod websocket;
+
 use lavalane_actors::testing::{Gate, ScriptedExecutor, scripted_limits};
 use lavalane_actors::{Engine, EngineHandle, EngineSettings};
 use lavalane_api::http::state::{DeviceSummary, HttpSettings};
@@ -15,9 +17,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// No test depends on time; this only keeps a mistake from hanging one.
+const HANG_GUARD: Duration = Duration::from_secs(120);
+
 /// The test model's control tokens, behind its 256 bytes.
 pub const TURN_START: u32 = 256;
 pub const TURN_END: u32 = 257;
+/// Another token that ends a reply.
+pub const MESSAGE_END: u32 = 258;
+pub const VOCABULARY: usize = 259;
 
 /// A model whose tokens are single bytes, with the ChatML template.
 fn tokenizer() -> Tokenizer {
@@ -31,15 +39,16 @@ fn tokenizer() -> Tokenizer {
         }
     };
     let mut tokens: Vec<String> = (0..=u8::MAX).map(|byte| spelled(byte).to_string()).collect();
-    tokens.extend(["<|im_start|>", "<|im_end|>"].map(str::to_owned));
+    tokens.extend(["<|im_start|>", "<|im_end|>", "<|message_end|>"].map(str::to_owned));
     let mut token_types = vec![1; 256];
-    token_types.extend([3, 3]);
+    token_types.extend([3; 3]);
     let source = TokenizerSource {
         model: "gpt2".to_owned(),
         pre: Some("gpt-2".to_owned()),
         tokens,
         token_types,
         eos: Some(TURN_END),
+        eom: Some(MESSAGE_END),
         ..TokenizerSource::default()
     };
     Tokenizer::new(&source, UnknownPreTokenizer::Refuse).expect("the vocabulary is sound")
@@ -62,8 +71,12 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        let limits =
-            ExecutorLimits { vocabulary: 258, context_tokens_max: 512, pages: 256, ..scripted_limits() };
+        let limits = ExecutorLimits {
+            vocabulary: VOCABULARY,
+            context_tokens_max: 512,
+            pages: 256,
+            ..scripted_limits()
+        };
         let engine = EngineSettings { lanes: 2, queue_capacity: 8, ..EngineSettings::default() };
         Self { engine, http: HttpSettings::default(), limits, gate: None }
     }
@@ -135,13 +148,28 @@ impl Answer {
 impl TestServer {
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("connected");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit");
+        stream.set_read_timeout(Some(HANG_GUARD)).expect("a time limit");
+        stream
+    }
+
+    /// A connection whose client's side holds little of what it does not read.
+    pub fn connect_with_small_buffer(&self) -> TcpStream {
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+        socket.set_recv_buffer_size(4096).expect("a small buffer");
+        socket.connect(&self.address.into()).expect("connected");
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(HANG_GUARD)).expect("a time limit");
         stream
     }
 
     /// Sends a request and leaves the connection open.
     pub fn send(&self, path: &str, body: &[u8]) -> TcpStream {
-        let mut stream = self.connect();
+        self.send_on(self.connect(), path, body)
+    }
+
+    /// Sends a request on a connection.
+    pub fn send_on(&self, mut stream: TcpStream, path: &str, body: &[u8]) -> TcpStream {
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
             self.address,
@@ -170,7 +198,7 @@ impl TestServer {
 
     /// Waits until no lane has a request and none waits.
     pub fn wait_until_idle(&self) {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + HANG_GUARD;
         while Instant::now() < deadline {
             let statistics = self.engine.statistics();
             let idle = self.engine.slots().iter().all(|slot| slot.request.is_none());
@@ -184,7 +212,7 @@ impl TestServer {
 
     /// Waits until so many lanes have a request, and then for what else is on its way to be queued.
     pub fn wait_for_lanes(&self, running: usize) {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + HANG_GUARD;
         let busy = || self.engine.slots().iter().filter(|slot| slot.request.is_some()).count();
         while busy() != running {
             assert!(Instant::now() < deadline, "{running} lanes were expected: {:?}", self.engine.slots());
