@@ -1,5 +1,6 @@
 //! Lanes, scheduler and executor of Lavalane as actors. They know no HTTP.
 
+pub mod bench;
 mod engine;
 mod executor;
 mod guard;

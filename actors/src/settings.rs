@@ -15,6 +15,27 @@ pub enum PrefixReuse {
     Off,
 }
 
+/// How many rows of prompts run beside live decodes, and in one iteration at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefillPacing {
+    /// As many as the other limits allow.
+    Off,
+    /// As many as the times of earlier steps allow, but at least 16.
+    Adaptive {
+        /// By how many per cent prompts may lengthen a step in which other lanes decode; at least 1.
+        lengthening_max_percent: u32,
+        /// How long a step may take in which nothing decodes: for so long nobody new gets a lane, and
+        /// a client that leaves keeps its own. More than zero.
+        step_time_max: Duration,
+    },
+}
+
+impl Default for PrefillPacing {
+    fn default() -> Self {
+        Self::Adaptive { lengthening_max_percent: 50, step_time_max: Duration::from_secs(1) }
+    }
+}
+
 /// What the engine is started with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineSettings {
@@ -27,6 +48,8 @@ pub struct EngineSettings {
     pub rows_per_iteration: usize,
     /// The most rows of one lane's prefill slice; at least 1.
     pub prefill_slice_rows_max: usize,
+    /// How many prefill rows there may be within those limits.
+    pub prefill_pacing: PrefillPacing,
     /// After how many iterations in which it was passed over a lane goes before the others; at
     /// least 1.
     pub bypass_max: u32,
@@ -53,6 +76,7 @@ impl Default for EngineSettings {
             queue_capacity: 64,
             rows_per_iteration: 512,
             prefill_slice_rows_max: 512,
+            prefill_pacing: PrefillPacing::default(),
             bypass_max: 4,
             queue_wait_max: Duration::from_secs(60),
             work_time_max: Duration::from_secs(600),
@@ -101,6 +125,10 @@ impl EngineSettings {
         at_least("queue_capacity", self.queue_capacity, 1)?;
         at_least("rows_per_iteration", self.rows_per_iteration, 1)?;
         at_least("prefill_slice_rows_max", self.prefill_slice_rows_max, 1)?;
+        if let PrefillPacing::Adaptive { lengthening_max_percent, step_time_max } = self.prefill_pacing {
+            at_least("prefill_pacing's lengthening_max_percent", lengthening_max_percent as usize, 1)?;
+            at_least("prefill_pacing's step_time_max (ms)", step_time_max.as_millis() as usize, 1)?;
+        }
         at_least("bypass_max", self.bypass_max as usize, 1)?;
         at_least("events_buffered_max", self.events_buffered_max, 2)?;
         at_least("aging_interval (ms)", self.aging_interval.as_millis() as usize, 1)?;

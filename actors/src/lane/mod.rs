@@ -141,7 +141,6 @@ impl Lane {
         if session.length() != position || outcome.to != position {
             return self.fault(mismatch(position, session.length(), outcome.to));
         }
-        let was_prefill = matches!(owner.step(), LaneStep::Prefill { .. });
         let drawn = match (logits, outcome.sampled.len()) {
             (LogitsUse::None, 0) => None,
             (LogitsUse::SampleLast, 1) => outcome.sampled.into_iter().next(),
@@ -159,13 +158,7 @@ impl Lane {
         {
             return self.end(event);
         }
-        match self.ready() {
-            Reply::Ready(mut ready) if was_prefill && logits == LogitsUse::SampleLast => {
-                ready.computed = self.owner.as_ref().map(|owner| owner.ticket.transcript().to_vec());
-                Reply::Ready(ready)
-            }
-            reply => reply,
-        }
+        self.ready()
     }
 
     /// The lane did not run: it keeps its position and is tried again, a bounded number of times.
@@ -202,7 +195,6 @@ impl Lane {
             generated_tokens: owner.ticket.generated_tokens(),
             tokens_per_second: owner.ticket.tokens_per_second(),
             suspicion: owner.ticket.suspicion,
-            computed: None,
         })
     }
 

@@ -6,7 +6,7 @@ use crate::lane::ticket::{Suspicion, Ticket};
 use crate::request::RequestEvent;
 use actix::{Message, MessageResponse};
 use lavalane_runtime::batch::{LaneVerdict, LaneWork, LogitsUse};
-use lavalane_runtime::ids::{Generation, PageId, Position, TokenId};
+use lavalane_runtime::ids::{Generation, PageId, Position};
 use lavalane_runtime::session::Session;
 
 /// Take over a request.
@@ -81,9 +81,6 @@ pub(crate) struct Ready {
     pub(crate) generated_tokens: usize,
     pub(crate) tokens_per_second: f64,
     pub(crate) suspicion: Suspicion,
-    /// The transcript, when its known part has just been computed to its end: others may want to find
-    /// it.
-    pub(crate) computed: Option<Vec<TokenId>>,
 }
 
 /// A lane's answer.

@@ -20,6 +20,11 @@ pub(crate) enum LaneStep {
 }
 
 impl LaneStep {
+    /// Whether it is a decode row.
+    pub(crate) fn is_decode(self) -> bool {
+        matches!(self, Self::Decode { .. })
+    }
+
     /// The position of the step's first row.
     pub(crate) fn position(self) -> Position {
         match self {

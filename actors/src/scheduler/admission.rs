@@ -2,7 +2,7 @@
 //! needs.
 
 use super::owner::Owner;
-use super::queue::{Origin, Turn};
+use super::queue::{Origin, Place, Turn};
 use super::{Scheduler, Submission};
 use crate::lane::order::Activate;
 use crate::lane::ticket::Ticket;
@@ -10,7 +10,7 @@ use crate::lifecycle::LifecycleEvent;
 use crate::request::{Failure, Refusal, RequestEvent};
 use actix::Context;
 use lavalane_runtime::batch::LaneFaultCause;
-use lavalane_runtime::ids::LaneId;
+use lavalane_runtime::ids::{LaneId, TokenId};
 use lavalane_runtime::session::{LengthSlot, Session};
 use std::time::{Duration, Instant};
 
@@ -78,20 +78,22 @@ impl Scheduler {
     }
 
     /// Gives waiting requests the free lanes, in their turn, as long as there are pages for their
-    /// transcripts. Nobody overtakes a request that waits for pages.
+    /// transcripts. Nobody overtakes a request that waits for pages; one that waits for another to
+    /// compute its prompt is overtaken.
     pub(super) fn admit(&mut self, context: &mut Context<Self>) {
         let mut orders = Vec::new();
         while let Some(lane) = self.lanes.iter().position(|lane| lane.owner.is_none()) {
             let now = Instant::now();
-            let Some(ticket) = self.waiting.peek(now) else { break };
-            let Some((mut pages, cached)) = self.pages.admit(ticket.transcript()) else {
+            let place = self.waiting.next(now, |ticket| !self.is_being_computed(ticket.transcript()));
+            let Some(place) = place else { break };
+            let Some((mut pages, cached)) = self.pages.admit(self.waiting.at(place).transcript()) else {
                 if self.lanes.iter().all(|lane| lane.owner.is_none()) {
-                    self.refuse_for_ever(now);
+                    self.refuse_for_ever(place);
                     continue;
                 }
                 break;
             };
-            let Some(ticket) = self.waiting.pop(now) else { break };
+            let ticket = self.waiting.take(place);
             let lane = LaneId(lane as u32);
             let mut session = Session::new(LengthSlot(lane.0), ticket.sampler());
             session.adopt_prefix(pages.for_table(), cached);
@@ -108,11 +110,27 @@ impl Scheduler {
 
     /// Ends the next request, which has the whole pool to itself and still does not fit. Submission
     /// checks for that, so this only keeps a mistake there from stopping the queue.
-    fn refuse_for_ever(&mut self, now: Instant) {
-        if let Some(ticket) = self.waiting.pop(now) {
-            self.publish_gauges();
-            ticket.end(RequestEvent::Failed(Failure::Lane(LaneFaultCause::OutOfMemory)), &self.shared);
-        }
+    fn refuse_for_ever(&mut self, place: Place) {
+        let ticket = self.waiting.take(place);
+        self.publish_gauges();
+        ticket.end(RequestEvent::Failed(Failure::Lane(LaneFaultCause::OutOfMemory)), &self.shared);
+    }
+
+    /// Whether a running lane will sooner have the beginning of `tokens` ready for all than another
+    /// could compute it. That lane's end, however it comes, makes the next waiting request compute.
+    fn is_being_computed(&self, tokens: &[TokenId]) -> bool {
+        let page_tokens = self.shared.limits.page_tokens;
+        let mut computing = self.lanes.iter().filter_map(|lane| lane.owner.as_ref()).filter(|owner| {
+            // The first token tells most prompts apart.
+            owner.computing.first().is_some_and(|first| tokens.first() == Some(first))
+        });
+        let Some(known) = self.pages.known(tokens) else { return false };
+        computing.any(|owner| {
+            let shared = owner.computing.iter().zip(tokens).take_while(|(ours, theirs)| ours == theirs);
+            let saved = shared.count().min(tokens.len() - 1).saturating_sub(known);
+            let left = owner.computing.len() - owner.step.position().tokens();
+            saved >= page_tokens && left <= saved + page_tokens
+        })
     }
 }
 

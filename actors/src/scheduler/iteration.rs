@@ -1,5 +1,6 @@
 //! The steps of one iteration: release, admit, plan, take sessions, run, settle, and again.
 
+use super::pace::StepRows;
 use super::plan::{PlanLimits, PlannedRows, plan};
 use super::{Phase, Scheduler};
 use crate::executor::Answer;
@@ -25,6 +26,8 @@ pub(super) struct Iteration {
     pub(super) work: Vec<LaneWork>,
     /// The lanes of the batch in flight.
     in_flight: Vec<(LaneId, Generation)>,
+    /// Their rows.
+    rows: StepRows,
     /// Why the device must be made again after this iteration.
     lost: Option<String>,
     run_at: Option<Instant>,
@@ -63,10 +66,12 @@ impl Scheduler {
         if candidates.is_empty() {
             return self.rest(context);
         }
+        let decode_rows = candidates.iter().filter(|candidate| candidate.step.is_decode()).count();
         let settings = &self.shared.settings;
         let limits = PlanLimits {
             rows_max: settings.rows_per_iteration.min(self.shared.limits.batch_rows_max),
             slice_rows_max: settings.prefill_slice_rows_max,
+            prefill_rows_max: self.pace.prefill_rows_max(decode_rows),
             bypass_max: settings.bypass_max,
         };
         let planned = plan(&candidates, &limits);
@@ -159,7 +164,9 @@ impl Scheduler {
         self.publish_slots();
         self.iteration.batches += 1;
         self.iteration.in_flight = work.iter().map(|work| (work.lane, work.generation)).collect();
-        let rows: usize = work.iter().map(|work| work.tokens.len()).sum();
+        let rows = self.step_rows(&work);
+        self.iteration.rows = rows;
+        let rows = rows.decode + rows.prefill;
         let now = Instant::now();
         {
             let mut statistics = self.shared.statistics.lock();
@@ -189,6 +196,18 @@ impl Scheduler {
         }
     }
 
+    fn step_rows(&self, work: &[LaneWork]) -> StepRows {
+        let mut rows = StepRows::default();
+        for work in work {
+            let owner = self.lanes[work.lane.index()].owner.as_ref();
+            match owner.is_some_and(|owner| owner.step.is_decode()) {
+                true => rows.decode += work.tokens.len(),
+                false => rows.prefill += work.tokens.len(),
+            }
+        }
+        rows
+    }
+
     /// Tells every lane of the batch what came of its part.
     fn settle(&mut self, answer: Answer, context: &mut Context<Self>) {
         let now = Instant::now();
@@ -206,6 +225,9 @@ impl Scheduler {
             statistics.partial_batches += u64::from(!cause.is_empty());
             if let Some(run_at) = self.iteration.run_at.take() {
                 statistics.iteration_time.record_time(now - run_at);
+                if cause.is_empty() {
+                    self.pace.record(self.iteration.rows, now - run_at);
+                }
             }
         }
         let died = self.iteration.lost.is_some() && sessions.is_empty();

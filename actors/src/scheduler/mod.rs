@@ -9,6 +9,7 @@ mod admission;
 mod closing;
 mod iteration;
 mod owner;
+mod pace;
 mod pages;
 mod plan;
 mod queue;
@@ -31,6 +32,7 @@ use iteration::Iteration;
 use lavalane_runtime::ids::LaneId;
 use lavalane_runtime::tokenizer::TokenText;
 use owner::LaneEntry;
+use pace::Pace;
 use pages::Pages;
 use queue::WaitQueue;
 use recovery::Losses;
@@ -88,6 +90,7 @@ pub(crate) struct Scheduler {
     lanes: Vec<LaneEntry>,
     waiting: WaitQueue<Box<Ticket>>,
     pages: Pages,
+    pace: Pace,
     phase: Phase,
     chain: Chain,
     closing: Closing,
@@ -111,6 +114,7 @@ impl Scheduler {
             lanes: Vec::new(),
             waiting: WaitQueue::new(shared.settings.aging_interval),
             pages: Pages::new(&shared.limits, shared.settings.prefix_reuse),
+            pace: Pace::new(shared.settings.prefill_pacing),
             phase: Phase::Idle,
             chain: Chain(0),
             closing: Closing::Open,

@@ -7,7 +7,7 @@ use crate::lane::ticket::{Suspicion, Ticket};
 use crate::status::{RequestId, SlotState, SlotStatus};
 use crate::stream::Cancellation;
 use actix::Addr;
-use lavalane_runtime::ids::{Generation, LaneId, Position};
+use lavalane_runtime::ids::{Generation, LaneId, Position, TokenId};
 use std::time::{Duration, Instant};
 
 /// One lane.
@@ -57,6 +57,9 @@ pub(crate) struct Owner {
     /// The pages that it holds.
     pub(crate) pages: Held,
     pub(crate) step: LaneStep,
+    /// The tokens that it computes before it draws: others may wait for them, and can find them once
+    /// they are all computed. Empty from then on.
+    pub(crate) computing: Vec<TokenId>,
     /// In how many iterations it was passed over since it last ran.
     pub(crate) bypassed: u32,
 }
@@ -75,6 +78,7 @@ impl Owner {
             suspicion: ticket.suspicion,
             pages,
             step: LaneStep::Prefill { position, tokens: ticket.transcript().len() },
+            computing: ticket.transcript().to_vec(),
             bypassed: 0,
         }
     }

@@ -72,10 +72,7 @@ impl Pages {
     /// Pages for a sequence of `tokens`, with one token's room to grow, and how many of the tokens
     /// they hold already; all or nothing.
     pub(crate) fn admit(&mut self, tokens: &[TokenId]) -> Option<(Held, Position)> {
-        let known = match self.reuse {
-            PrefixReuse::On => self.cache.peek(tokens),
-            PrefixReuse::Off => 0,
-        };
+        let known = self.known(tokens).unwrap_or(0);
         // A rough look first, since a request that waits for pages asks again in every iteration.
         let shared = known / self.cache.page_tokens();
         if self.cache.pages_for(tokens.len() + 1) - shared > self.cache.available() {
@@ -94,6 +91,11 @@ impl Pages {
             return None;
         }
         Some((held, Position::START.advance(cached)))
+    }
+
+    /// How many of the tokens could be found at this moment; `None` where nothing is reused.
+    pub(crate) fn known(&self, tokens: &[TokenId]) -> Option<usize> {
+        (self.reuse == PrefixReuse::On).then(|| self.cache.peek(tokens))
     }
 
     /// Extends `held` to cover `tokens` tokens; false where the pool is exhausted, and then nothing

@@ -1,21 +1,18 @@
 //! Planning one iteration: which lanes run, with how many rows. A pure function of the lanes' steps
 //! and the limits.
 //!
-//! Live decode rows go first. What they leave of the row budget is shared evenly among the prefill
-//! slices. A lane that was passed over `bypass_max` times goes before everybody else with at least
+//! Live decode rows go first. What they leave of the row budget, and not more than the pace allows (see
+//! [`super::pace`]), is shared evenly among the prefill slices. A lane that was passed over `bypass_max` times goes before everybody else with at least
 //! one row, so that a small budget cannot starve it.
 //!
 //! A slice ends at a multiple of its limit `b`, and the slice that is sampled starts at
 //! `(n - 1) / b * b` for a sequence of `n` tokens and is never split.
 
+use super::pace::SLICE_ROWS_MIN;
 use crate::lane::step::{Candidate, LaneStep};
 use lavalane_runtime::batch::LogitsUse;
 use lavalane_runtime::ids::{LaneId, Position};
 use std::cmp::Reverse;
-
-/// A slice limit is not made smaller than this by sharing: tiny slices waste a whole pass over the
-/// weights each.
-const SHARED_SLICE_ROWS_MIN: usize = 16;
 
 /// What an iteration may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +21,8 @@ pub(crate) struct PlanLimits {
     pub(crate) rows_max: usize,
     /// The most rows of one prefill slice.
     pub(crate) slice_rows_max: usize,
+    /// The most prefill rows, over all lanes; at least 1. A lane that is overdue has its row all the same.
+    pub(crate) prefill_rows_max: usize,
     /// After how many times of being passed over a lane goes first.
     pub(crate) bypass_max: u32,
 }
@@ -103,7 +102,8 @@ fn plan_prefills(
     planned: &mut Vec<PlannedRows>,
 ) {
     let reserved: usize = prefills.iter().map(|prefill| prefill.reserved).sum();
-    let share = even_share(prefills, rows_left + reserved).max(SHARED_SLICE_ROWS_MIN);
+    rows_left = rows_left.min(limits.prefill_rows_max.saturating_sub(reserved));
+    let share = even_share(prefills, rows_left + reserved).max(SLICE_ROWS_MIN);
     let share = share.min(limits.slice_rows_max);
     for prefill in prefills {
         let limit = share.min(rows_left + prefill.reserved);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     fn limits(rows_max: usize, slice_rows_max: usize) -> PlanLimits {
-        PlanLimits { rows_max, slice_rows_max, bypass_max: 3 }
+        PlanLimits { rows_max, slice_rows_max, prefill_rows_max: usize::MAX, bypass_max: 3 }
     }
 
     /// The starts of all slices of a prompt that runs alone.
@@ -211,6 +211,37 @@ mod tests {
         check(&candidates, limits(2, 512), &[(0, 1), (9, 1)]);
     }
 
+    #[test]
+    fn the_pace_limits_all_prefills_together_and_whoever_got_nothing_goes_first() {
+        let paced = PlanLimits { prefill_rows_max: 16, ..limits(512, 512) };
+        let waiting = |lane, bypassed| Candidate { bypassed, ..prefill(lane, 0, 500) };
+        check(&[decode(0, 9), waiting(1, 0), waiting(2, 0)], paced, &[(0, 1), (1, 16)]);
+        check(&[decode(0, 9), waiting(1, 0), waiting(2, 1)], paced, &[(0, 1), (2, 16)]);
+        check(
+            &[waiting(1, 0), waiting(2, 0)],
+            PlanLimits { prefill_rows_max: 64, ..paced },
+            &[(1, 32), (2, 32)],
+        );
+    }
+
+    #[test]
+    fn the_sampled_slice_stays_whole_whatever_the_pace_becomes_between_turns() {
+        for paces in [[16, 64, 512], [512, 16, 64], [64, 512, 16]] {
+            let mut from = 0;
+            for turn in 0.. {
+                let pace = paces[turn % 3];
+                let paced = PlanLimits { prefill_rows_max: pace, ..limits(512, 512) };
+                let part = plan(&[prefill(0, from, 1500)], &paced)[0];
+                if part.logits == LogitsUse::SampleLast {
+                    assert!(from >= 1499 / pace * pace && from + part.rows == 1500);
+                    break;
+                }
+                from += part.rows;
+                assert!(from % pace == 0 && from < 1500);
+            }
+        }
+    }
+
     /// One simulated lane: how many prompt tokens it runs before it decodes for ever.
     #[derive(Clone, Debug)]
     struct Simulated {
@@ -239,6 +270,13 @@ mod tests {
         assert_eq!(planned, plan(candidates, limits), "the plan is a function of its input");
         assert!(planned.iter().map(|part| part.rows).sum::<usize>() <= limits.rows_max);
         assert!(planned.iter().all(|part| part.rows >= 1 && part.rows <= limits.slice_rows_max.max(1)));
+        let prefill_rows = |part: &&PlannedRows| {
+            !candidates.iter().any(|candidate| {
+                candidate.lane == part.lane && matches!(candidate.step, LaneStep::Decode { .. })
+            })
+        };
+        let prefill_rows: usize = planned.iter().filter(prefill_rows).map(|part| part.rows).sum();
+        assert!(prefill_rows <= limits.prefill_rows_max.max(candidates.len()), "the pace is kept");
         assert!(candidates.is_empty() || !planned.is_empty(), "an iteration makes progress");
         let is_decode = |lane: LaneId| {
             let candidate = candidates.iter().find(|candidate| candidate.lane == lane);
@@ -260,9 +298,10 @@ mod tests {
             lanes in simulated(),
             rows_max in 1usize..64,
             slice_rows_max in 1usize..64,
+            prefill_rows_max in 1usize..64,
             bypass_max in 1u32..5,
         ) {
-            let limits = PlanLimits { rows_max, slice_rows_max, bypass_max };
+            let limits = PlanLimits { rows_max, slice_rows_max, prefill_rows_max, bypass_max };
             let bound = bypass_max + lanes.len().div_ceil(rows_max) as u32;
             let mut positions = vec![0; lanes.len()];
             let mut bypassed = vec![0u32; lanes.len()];

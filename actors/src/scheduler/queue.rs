@@ -30,6 +30,10 @@ pub(crate) struct Turn {
     pub(crate) submitted: Instant,
 }
 
+/// Where an entry stands, until the queue changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place(usize);
+
 /// The waiting requests.
 #[derive(Debug)]
 pub(crate) struct WaitQueue<T> {
@@ -53,14 +57,21 @@ impl<T> WaitQueue<T> {
         self.entries.len()
     }
 
-    /// The entry whose turn is next.
-    pub(crate) fn peek(&self, now: Instant) -> Option<&T> {
-        self.next_index(now).map(|index| &self.entries[index].1)
+    /// The place of the entry whose turn is next among those that `may_go`, until the queue changes.
+    pub(crate) fn next(&self, now: Instant, mut may_go: impl FnMut(&T) -> bool) -> Option<Place> {
+        let mut places: Vec<usize> = (0..self.entries.len()).collect();
+        places.sort_by_key(|&place| Reverse(self.urgency(&self.entries[place].0, now)));
+        places.into_iter().find(|&place| may_go(&self.entries[place].1)).map(Place)
     }
 
-    /// Takes the entry whose turn is next.
-    pub(crate) fn pop(&mut self, now: Instant) -> Option<T> {
-        self.next_index(now).map(|index| self.entries.swap_remove(index).1)
+    /// The entry at a place.
+    pub(crate) fn at(&self, place: Place) -> &T {
+        &self.entries[place.0].1
+    }
+
+    /// Takes the entry at a place.
+    pub(crate) fn take(&mut self, place: Place) -> T {
+        self.entries.swap_remove(place.0).1
     }
 
     /// Takes every entry for which `leaves` says so, in the order of arrival.
@@ -76,16 +87,14 @@ impl<T> WaitQueue<T> {
         self.entries.iter().map(|(turn, item)| (turn, item))
     }
 
-    fn next_index(&self, now: Instant) -> Option<usize> {
-        (0..self.entries.len()).max_by_key(|&index| {
-            let turn = &self.entries[index].0;
-            let aged = match turn.origin {
-                Origin::New => i64::from(turn.priority) + self.steps_waited(turn, now),
-                // Among themselves those that lost their lane go by arrival alone.
-                Origin::Resumed => 0,
-            };
-            (turn.origin, aged, Reverse(turn.arrival))
-        })
+    /// The greater goes first.
+    fn urgency(&self, turn: &Turn, now: Instant) -> (Origin, i64, Reverse<u64>) {
+        let aged = match turn.origin {
+            Origin::New => i64::from(turn.priority) + self.steps_waited(turn, now),
+            // Among themselves those that lost their lane go by arrival alone.
+            Origin::Resumed => 0,
+        };
+        (turn.origin, aged, Reverse(turn.arrival))
     }
 
     fn steps_waited(&self, turn: &Turn, now: Instant) -> i64 {
@@ -107,7 +116,8 @@ mod tests {
             queue.push(Turn { origin, priority, arrival: arrival as u64, submitted }, name);
         }
         let now = start + Duration::from_secs(10);
-        let order: Vec<&str> = std::iter::from_fn(|| queue.pop(now)).collect();
+        let pop = || queue.next(now, |_| true).map(|place| queue.take(place));
+        let order: Vec<&str> = std::iter::from_fn(pop).collect();
         assert_eq!(order, expected);
     }
 
@@ -148,6 +158,39 @@ mod tests {
         }
         assert_eq!(queue.remove_where(|_, item| item % 2 == 0), [0, 2, 4]);
         assert_eq!(queue.len(), 3);
-        assert_eq!(queue.peek(submitted), Some(&1));
+        assert_eq!(queue.next(submitted, |_| true).map(|place| *queue.at(place)), Some(1));
+    }
+
+    #[test]
+    fn who_may_not_go_yet_is_passed_over_and_keeps_its_turn() {
+        let mut queue = WaitQueue::new(Duration::from_secs(1));
+        let submitted = Instant::now();
+        for arrival in 0..3 {
+            queue.push(Turn { origin: Origin::New, priority: 0, arrival, submitted }, arrival);
+        }
+        let place = queue.next(submitted, |item| *item != 0).expect("two may go");
+        assert_eq!(queue.take(place), 1);
+        let place = queue.next(submitted, |_| true).expect("two are left");
+        assert_eq!(queue.take(place), 0);
+        assert!(queue.next(submitted, |_| false).is_none());
+    }
+
+    #[test]
+    fn a_stream_of_important_requests_holds_nobody_back_for_longer_than_their_priority_says() {
+        // One of priority 10 arrives every second; a step of priority takes two seconds.
+        let start = Instant::now();
+        let mut queue = WaitQueue::new(Duration::from_secs(2));
+        queue.push(Turn { origin: Origin::New, priority: 0, arrival: 0, submitted: start }, 0);
+        for second in 1..100 {
+            let now = start + Duration::from_secs(second);
+            let turn = Turn { origin: Origin::New, priority: 10, arrival: second, submitted: now };
+            queue.push(turn, second);
+            let place = queue.next(now, |_| true).expect("two wait");
+            if queue.take(place) == 0 {
+                assert_eq!(second, 20);
+                return;
+            }
+        }
+        panic!("the first never had its turn");
     }
 }

@@ -4,6 +4,7 @@ use super::Scheduler;
 use super::owner::{LaneEntry, Owner};
 use super::queue::Origin;
 use crate::lane::order::{Ready, Reply, Why};
+use crate::lane::step::LaneStep;
 use crate::lane::ticket::Ticket;
 use crate::lifecycle::LifecycleEvent;
 use crate::request::RequestEvent;
@@ -71,8 +72,10 @@ impl Scheduler {
         if position > owner.step.position() {
             self.pages.copied(&mut owner.pages);
         }
-        if let Some(tokens) = &ready.computed {
-            self.pages.publish(&owner.pages, tokens, position);
+        if matches!(ready.step, LaneStep::Decode { .. }) && !owner.computing.is_empty() {
+            // The step that drew from them had finite logits: the pages may be relied on.
+            let computed = std::mem::take(&mut owner.computing);
+            self.pages.publish(&owner.pages, &computed, Position::START.advance(computed.len()));
         }
         owner.step = ready.step;
         owner.generated_tokens = ready.generated_tokens;
