@@ -8,7 +8,7 @@ use crate::http::state::{ApiKeys, HttpSettings};
 use crate::websocket::WebSocketSettings;
 use clap::Args;
 use lavalane_actors::EngineSettings;
-use lavalane_actors::settings::PrefixReuse;
+use lavalane_actors::settings::{PrefillPacing, PrefixReuse};
 use lavalane_runtime::engine::EngineOptions;
 use lavalane_runtime::tokenizer::UnknownPreTokenizer;
 use lavalane_runtime::vulkan::{DeviceChoice, Pack, Precision};
@@ -60,6 +60,12 @@ pub struct SettingsSource {
     /// Rows of one iteration at the most [default: 512]
     #[arg(long, env = "LAVALANE_BATCH_ROWS", value_name = "ROWS")]
     pub batch_rows: Option<usize>,
+    /// By how many per cent prompts may lengthen a step in which other requests draw tokens [default: 50]
+    #[arg(long, env = "LAVALANE_PREFILL_LENGTHENING", value_name = "PERCENT")]
+    pub prefill_lengthening: Option<u32>,
+    /// Milliseconds of a step in which nobody draws tokens, about and at the most [default: 1000]
+    #[arg(long, env = "LAVALANE_PREFILL_STEP_MS", value_name = "MS")]
+    pub prefill_step_ms: Option<u64>,
     /// Whether prompts reuse the KV cache of earlier ones [default: true]
     #[arg(long, env = "LAVALANE_PREFIX_REUSE", value_name = "BOOL")]
     pub prefix_reuse: Option<bool>,
@@ -170,6 +176,8 @@ impl SettingsSource {
             queue: self.queue.or(weaker.queue),
             kv_mb: self.kv_mb.or(weaker.kv_mb),
             batch_rows: self.batch_rows.or(weaker.batch_rows),
+            prefill_lengthening: self.prefill_lengthening.or(weaker.prefill_lengthening),
+            prefill_step_ms: self.prefill_step_ms.or(weaker.prefill_step_ms),
             prefix_reuse: self.prefix_reuse.or(weaker.prefix_reuse),
             allow_unknown_pretokenizer: self.allow_unknown_pretokenizer.or(weaker.allow_unknown_pretokenizer),
             api_key: self.api_key.or(weaker.api_key),
@@ -243,6 +251,7 @@ impl SettingsSource {
             queue_capacity: at_least_one("queue", self.queue, defaults.queue_capacity)?,
             rows_per_iteration: rows,
             prefill_slice_rows_max: rows,
+            prefill_pacing: self.prefill_pacing()?,
             queue_wait_max: seconds("queue-seconds", self.queue_seconds, 60)?,
             work_time_max: seconds("work-seconds", self.work_seconds, 600)?,
             prefix_reuse: match self.prefix_reuse {
@@ -250,6 +259,23 @@ impl SettingsSource {
                 _ => PrefixReuse::On,
             },
             ..defaults
+        })
+    }
+
+    fn prefill_pacing(&self) -> Result<PrefillPacing, SettingsError> {
+        let lengthening = self.prefill_lengthening.unwrap_or(50);
+        if lengthening == 0 {
+            let rule = "must be at least 1".to_owned();
+            return Err(SettingsError::Invalid { name: "prefill-lengthening", rule });
+        }
+        let step_ms = self.prefill_step_ms.unwrap_or(1000);
+        if !(1..=600_000).contains(&step_ms) {
+            let rule = format!("must be between 1 and 600000 milliseconds, not {step_ms}");
+            return Err(SettingsError::Invalid { name: "prefill-step-ms", rule });
+        }
+        Ok(PrefillPacing::Adaptive {
+            lengthening_max_percent: lengthening,
+            step_time_max: Duration::from_millis(step_ms),
         })
     }
 
@@ -318,6 +344,8 @@ mod tests {
             ("pack = \"gpu\"", "pack"),
             ("kv-mb = 0", "kv-mb"),
             ("queue-seconds = 0", "queue-seconds"),
+            ("prefill-lengthening = 0", "prefill-lengthening"),
+            ("prefill-step-ms = 0", "prefill-step-ms"),
             ("api-key = [\"\"]", "api-key"),
         ] {
             let error = file(&format!("model = \"m\"\n{text}")).validate().expect_err(text);

@@ -10,8 +10,20 @@ use std::net::TcpStream;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lavalane_under_test");
 const PROMPT_TOKENS: u64 = 7900;
-/// Two lanes: one reads the long prompt, one draws tokens beside it; a third request waits.
-const ARGUMENTS: &[&str] = &["--lanes", "2", "--batch-rows", "128", "--prefix-reuse", "false"];
+/// Two lanes: one reads the long prompt, one draws tokens beside it; a third request waits. The slices are long
+/// although tokens are drawn beside them.
+const ARGUMENTS: &[&str] = &[
+    "--lanes",
+    "2",
+    "--batch-rows",
+    "128",
+    "--prefix-reuse",
+    "false",
+    "--prefill-lengthening",
+    "100000",
+    "--prefill-step-ms",
+    "60000",
+];
 
 /// How many iterations have begun.
 fn iterations(server: &Http) -> u64 {
