@@ -1,16 +1,22 @@
 //! Opens a model file and puts it on a device: the one place where the server's engine is made.
 
 use crate::http::state::DeviceSummary;
-use crate::settings::Settings;
+use crate::settings::{Settings, TemplateChoice};
 use crate::text_model::TextModel;
 use lavalane_actors::{Engine, EngineHandle, StartError};
 use lavalane_runtime::batch::BatchExecutor;
-use lavalane_runtime::chat::ChatTemplate;
+use lavalane_runtime::chat::{ChatTemplate, TemplateError};
 use lavalane_runtime::engine::{EngineError, MemoryPlan, VulkanExecutor};
 use lavalane_runtime::gguf::GgufError;
 use lavalane_runtime::model::{Model, ModelError};
 use lavalane_runtime::tokenizer::{Tokenizer, TokenizerError, TokenizerSource};
+use lavalane_runtime::vulkan::KvType;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The most bytes that are read of a template file; more than any template may have.
+const TEMPLATE_BYTES_MAX: u64 = 4 << 20;
 
 /// A model on a device, with its engine running.
 #[derive(Debug)]
@@ -43,6 +49,17 @@ pub enum LoadError {
     /// The engine's actors did not start.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// The file with the chat template cannot be read.
+    #[error("cannot read the chat template {}: {source}", path.display())]
+    TemplateFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The chat template that was asked for cannot be used.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
 }
 
 /// Loads the model that `settings` name and starts its engine.
@@ -53,17 +70,54 @@ pub fn load(settings: &Settings) -> Result<LoadedEngine, LoadError> {
     let model = Arc::new(Model::open(&settings.model)?);
     let source = TokenizerSource::from_gguf(model.file())?;
     let tokenizer = Arc::new(Tokenizer::new(&source, settings.unknown_pre_tokenizer)?);
-    let template = ChatTemplate::from_source(&source, &tokenizer);
-    if let Err(error) = &template {
-        tracing::warn!("chat requests will be refused: {error}");
-    }
+    let template = template(&settings.chat_template, &source, &tokenizer)?;
     let executor = VulkanExecutor::new(model, &settings.engine_options)?;
     let report = executor.device();
-    let device = DeviceSummary { device: report.name.clone(), pack: executor.pack().name().to_owned() };
+    let kv_type = match settings.engine_options.kv_type {
+        KvType::F16 => "f16",
+        KvType::F32 => "f32",
+    };
+    let device = DeviceSummary {
+        device: report.name.clone(),
+        pack: executor.pack().name().to_owned(),
+        kv_type: kv_type.to_owned(),
+    };
     let plan = *executor.plan();
     let executor: Box<dyn BatchExecutor> = Box::new(executor);
     let engine = Engine::start(executor, tokenizer.clone(), settings.engine_settings.clone())?;
     let (name, aliases) = (settings.model_name.clone(), settings.model_aliases.clone());
     let model = TextModel::new(name, aliases, tokenizer, template);
     Ok(LoadedEngine { engine, model, device, plan })
+}
+
+/// The chat template. A model file without a usable one fails chat requests only; one that was asked for must be
+/// usable.
+fn template(
+    choice: &TemplateChoice,
+    source: &TokenizerSource,
+    tokenizer: &Tokenizer,
+) -> Result<Result<ChatTemplate, TemplateError>, LoadError> {
+    match choice {
+        TemplateChoice::Model => {
+            let template = ChatTemplate::from_source(source, tokenizer);
+            if let Err(error) = &template {
+                tracing::warn!(
+                    "chat requests will be refused: {error}; --chat-template gives another template"
+                );
+            }
+            Ok(template)
+        }
+        TemplateChoice::ChatMl => Ok(Ok(ChatTemplate::chatml(tokenizer)?)),
+        TemplateChoice::File(path) => {
+            let text = read_template(path)
+                .map_err(|source| LoadError::TemplateFile { path: path.clone(), source })?;
+            Ok(Ok(ChatTemplate::new(&text, tokenizer)?))
+        }
+    }
+}
+
+fn read_template(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(TEMPLATE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
 }

@@ -4,14 +4,15 @@
 //! One struct describes all three sources. Flags win over the environment within clap; both win over
 //! the file here.
 
+use crate::cli::device_arguments::KvTypeName;
 use crate::http::state::{ApiKeys, HttpSettings};
 use crate::websocket::WebSocketSettings;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use lavalane_actors::EngineSettings;
 use lavalane_actors::settings::{PrefillPacing, PrefixReuse};
 use lavalane_runtime::engine::EngineOptions;
 use lavalane_runtime::tokenizer::UnknownPreTokenizer;
-use lavalane_runtime::vulkan::{DeviceChoice, Pack, Precision};
+use lavalane_runtime::vulkan::{DeviceChoice, KvType, Pack, Precision};
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -45,6 +46,12 @@ pub struct SettingsSource {
     /// Compute with f32 activations and an f32 KV cache
     #[arg(long, env = "LAVALANE_PRECISE", num_args = 0..=1, default_missing_value = "true")]
     pub precise: Option<bool>,
+    /// Element type of the KV cache: f16 or f32 [default: f16, or f32 with --precise]
+    #[arg(long, env = "LAVALANE_KV_TYPE", value_name = "TYPE")]
+    pub kv_type: Option<String>,
+    /// Chat template instead of the model's own: a Jinja file, or chatml
+    #[arg(long, env = "LAVALANE_CHAT_TEMPLATE", value_name = "FILE|NAME")]
+    pub chat_template: Option<String>,
     /// Tokens that one sequence may hold; the model's context, at most 8192, if left out
     #[arg(short, long, env = "LAVALANE_CONTEXT", value_name = "TOKENS")]
     pub context: Option<usize>,
@@ -135,6 +142,8 @@ pub struct Settings {
     pub model_aliases: Vec<String>,
     /// What becomes of an unknown pre-tokenizer.
     pub unknown_pre_tokenizer: UnknownPreTokenizer,
+    /// Which chat template is used.
+    pub chat_template: TemplateChoice,
     /// Where the server listens.
     pub address: SocketAddr,
     /// How the model is put on a device.
@@ -145,6 +154,27 @@ pub struct Settings {
     pub http: HttpSettings,
     /// How long running requests may take when the server stops.
     pub drain_time_max: Duration,
+}
+
+/// Which chat template a model is served with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TemplateChoice {
+    /// The one in its own file.
+    Model,
+    /// ChatML, for models that were trained on it and carry no template.
+    ChatMl,
+    /// The one in this file.
+    File(PathBuf),
+}
+
+impl TemplateChoice {
+    /// A name that is known, or else a file.
+    fn read(value: &str) -> Self {
+        match value {
+            "chatml" => Self::ChatMl,
+            path => Self::File(path.into()),
+        }
+    }
 }
 
 impl SettingsSource {
@@ -171,6 +201,8 @@ impl SettingsSource {
             device: self.device.or(weaker.device),
             pack: self.pack.or(weaker.pack),
             precise: self.precise.or(weaker.precise),
+            kv_type: self.kv_type.or(weaker.kv_type),
+            chat_template: self.chat_template.or(weaker.chat_template),
             context: self.context.or(weaker.context),
             lanes: self.lanes.or(weaker.lanes),
             queue: self.queue.or(weaker.queue),
@@ -205,6 +237,7 @@ impl SettingsSource {
                 Some(true) => UnknownPreTokenizer::Allow,
                 _ => UnknownPreTokenizer::Refuse,
             },
+            chat_template: self.chat_template.as_deref().map_or(TemplateChoice::Model, TemplateChoice::read),
             address: SocketAddr::new(host, self.port.unwrap_or(8080)),
             engine_options: self.engine_options()?,
             engine_settings: self.engine_settings()?,
@@ -222,6 +255,11 @@ impl SettingsSource {
             Some(true) => Precision::Precise,
             _ => Precision::Default,
         };
+        let kv_type = self.kv_type.as_deref().map(|name| {
+            let rule = || format!("must be f16 or f32, not {name:?}");
+            let known = KvTypeName::from_str(name, false).map(KvType::from);
+            known.map_err(|_| SettingsError::Invalid { name: "kv-type", rule: rule() })
+        });
         let defaults = EngineOptions::default();
         let kv_bytes = self.kv_mb.map(|megabytes| {
             let rule = format!("must be between 1 and {} MB, not {megabytes}", u64::MAX / 1_000_000);
@@ -231,7 +269,7 @@ impl SettingsSource {
         Ok(EngineOptions {
             choice: DeviceChoice { device: self.device.clone(), pack: pack.transpose()? },
             precision,
-            kv_type: precision.kv_type(),
+            kv_type: kv_type.transpose()?.unwrap_or_else(|| precision.kv_type()),
             lanes: at_least_one("lanes", self.lanes, EngineSettings::default().lanes)?,
             context_tokens: self
                 .context
@@ -332,6 +370,31 @@ mod tests {
     }
 
     #[test]
+    fn the_kv_type_follows_the_precision_unless_it_is_given() {
+        for (text, expected) in [
+            ("", KvType::F16),
+            ("precise = true", KvType::F32),
+            ("kv-type = \"f32\"", KvType::F32),
+            ("precise = true\nkv-type = \"f16\"", KvType::F16),
+        ] {
+            let settings = file(&format!("model = \"m\"\n{text}")).validate().expect("valid");
+            assert_eq!(settings.engine_options.kv_type, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_chat_template_is_a_known_name_or_a_file() {
+        for (text, expected) in [
+            ("", TemplateChoice::Model),
+            ("chat-template = \"chatml\"", TemplateChoice::ChatMl),
+            ("chat-template = \"./chatml\"", TemplateChoice::File("./chatml".into())),
+        ] {
+            let settings = file(&format!("model = \"m\"\n{text}")).validate().expect("valid");
+            assert_eq!(settings.chat_template, expected, "{text}");
+        }
+    }
+
+    #[test]
     fn an_unknown_key_of_the_file_is_refused_by_name() {
         let error = toml::from_str::<SettingsSource>("prot = 1").expect_err("unknown");
         assert!(error.to_string().contains("prot"), "{error}");
@@ -343,6 +406,7 @@ mod tests {
             ("lanes = 0", "lanes"),
             ("pack = \"gpu\"", "pack"),
             ("kv-mb = 0", "kv-mb"),
+            ("kv-type = \"f8\"", "kv-type"),
             ("queue-seconds = 0", "queue-seconds"),
             ("prefill-lengthening = 0", "prefill-lengthening"),
             ("prefill-step-ms = 0", "prefill-step-ms"),

@@ -26,8 +26,16 @@ impl Server {
     /// The server does not start, which is a failure of whatever test this is.
     pub fn start(program: &str, model: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(program);
-        command.args(["serve", "--port", "0", "--model"]).arg(model).args(arguments).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("the server's program starts");
+        command.args(["serve", "--port", "0", "--model"]).arg(model).args(arguments);
+        Self::start_command(command)
+    }
+
+    /// Starts a server by a command whose first line of output says where it listens.
+    ///
+    /// # Panics
+    /// As [`Server::start`].
+    pub fn start_command(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the server's program starts");
         let mut output = BufReader::new(child.stdout.take().expect("its output is piped"));
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
@@ -68,24 +76,36 @@ impl Drop for Server {
     }
 }
 
+/// The sizes of a small model, as flags of `synth`.
+const SMALL_SIZES: &[(&str, &str)] = &[
+    ("--layers", "1"),
+    ("--hidden", "64"),
+    ("--heads", "2"),
+    ("--kv-heads", "1"),
+    ("--head-dim", "32"),
+    ("--feed-forward", "64"),
+    ("--vocabulary", "700"),
+    ("--context", "512"),
+];
+
 /// A small generated model; its file is removed when this is dropped.
 #[derive(Debug)]
 pub struct SyntheticModel(PathBuf);
 
 impl SyntheticModel {
     /// Has `program` write a model of one layer to a file of this name and process; `arguments` are further flags of
-    /// `synth`.
+    /// `synth`, which may name other sizes.
     ///
     /// # Panics
     /// The program does not write it.
     pub fn write(program: &str, name: &str, arguments: &[&str]) -> Self {
         let path = std::env::temp_dir().join(format!("lavalane-{name}-{}.gguf", std::process::id()));
-        let sizes =
-            ["--layers", "1", "--hidden", "64", "--heads", "2", "--kv-heads", "1", "--head-dim", "32"];
-        let more = ["--feed-forward", "64", "--vocabulary", "700", "--context", "512"];
-        let output =
-            Command::new(program).arg("synth").args(sizes).args(more).args(arguments).arg(&path).output();
-        let output = output.expect("the program starts");
+        let mut command = Command::new(program);
+        command.arg("synth").args(arguments);
+        for (size, value) in SMALL_SIZES.iter().filter(|(size, _)| !arguments.contains(size)) {
+            command.args([size, value]);
+        }
+        let output = command.arg(&path).output().expect("the program starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Self(path)
     }

@@ -55,10 +55,15 @@ impl DeviceArguments {
 
     /// The KV cache's element type.
     pub fn kv_type(&self) -> KvType {
-        match self.kv_type {
-            Some(KvTypeName::F16) => KvType::F16,
-            Some(KvTypeName::F32) => KvType::F32,
-            None => self.precision().kv_type(),
+        self.kv_type.map_or_else(|| self.precision().kv_type(), KvType::from)
+    }
+}
+
+impl From<KvTypeName> for KvType {
+    fn from(name: KvTypeName) -> Self {
+        match name {
+            KvTypeName::F16 => Self::F16,
+            KvTypeName::F32 => Self::F32,
         }
     }
 }

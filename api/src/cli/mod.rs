@@ -72,7 +72,8 @@ impl RunError {
     /// device, 5 for too little memory or context, 6 for the address, 1 for the rest.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Settings(_) | Self::Load(LoadError::Start(_)) => 2,
+            Self::Settings(_)
+            | Self::Load(LoadError::Start(_) | LoadError::TemplateFile { .. } | LoadError::Template(_)) => 2,
             Self::Load(LoadError::Model(_) | LoadError::Metadata(_) | LoadError::Tokenizer(_)) => 3,
             Self::Load(LoadError::Engine(error)) => engine_exit_code(error),
             Self::Server(_) => 6,

@@ -39,6 +39,7 @@ pub async fn props(state: Data<AppState>) -> HttpResponse {
         "queue_capacity": settings.queue_capacity,
         "kv_pages": limits.pages,
         "kv_page_tokens": limits.page_tokens,
+        "kv_type": state.device.kv_type,
         "device": state.device.device,
         "pack": state.device.pack,
         "version": env!("CARGO_PKG_VERSION"),

@@ -15,6 +15,8 @@ pub struct DeviceSummary {
     pub device: String,
     /// The kernel pack.
     pub pack: String,
+    /// The KV cache's element type.
+    pub kv_type: String,
 }
 
 /// How the server treats its clients.

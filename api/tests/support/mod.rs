@@ -96,7 +96,11 @@ impl Setup {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             engine: engine.clone(),
             model: TextModel::new("scripted".to_owned(), vec!["other".to_owned()], tokenizer, template),
-            device: DeviceSummary { device: "none".to_owned(), pack: "scripted".to_owned() },
+            device: DeviceSummary {
+                device: "none".to_owned(),
+                pack: "scripted".to_owned(),
+                kv_type: "none".to_owned(),
+            },
             settings: self.http,
             drain_time_max: Duration::from_secs(2),
         };
