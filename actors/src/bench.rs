@@ -81,6 +81,7 @@ fn idle_limits(lanes: usize, tokens: usize) -> ExecutorLimits {
     let page_tokens = 32;
     ExecutorLimits {
         batch_rows_max: 512,
+        lane_rows_max: 512,
         lanes_max: lanes,
         context_tokens_max: tokens,
         page_tokens,
@@ -107,7 +108,7 @@ impl BatchExecutor for IdleExecutor {
             work.session.advance(work.tokens.len());
             let sampled = match work.logits {
                 LogitsUse::None => Vec::new(),
-                _ => vec![Sampled { token: TokenId(1), logprob: 0.0, top: Vec::new() }],
+                _ => vec![Sampled { token: TokenId(1), logprob: 0.0, top: Vec::new(), signals: None }],
             };
             let (from, to) = (work.from, work.session.length());
             ran.push(LaneOutcome { lane: work.lane, from, to, sampled });

@@ -3,7 +3,6 @@
 pub mod bench;
 mod engine;
 mod executor;
-mod guard;
 mod lane;
 pub mod lifecycle;
 pub mod request;
@@ -16,6 +15,8 @@ pub mod stream;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod threads;
+
+use lavalane_runtime::guard;
 
 pub use engine::{Engine, EngineHandle};
 pub use settings::{EngineSettings, StartError};

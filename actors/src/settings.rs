@@ -156,6 +156,7 @@ mod tests {
 
     const LIMITS: ExecutorLimits = ExecutorLimits {
         batch_rows_max: 64,
+        lane_rows_max: 64,
         lanes_max: 8,
         context_tokens_max: 256,
         page_tokens: 16,

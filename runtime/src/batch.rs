@@ -16,7 +16,8 @@ pub enum LogitsUse {
     None,
     /// The last row's, from which one token is drawn.
     SampleLast,
-    /// Every row's greedy prediction: a verify span.
+    /// Every row's, from each of which is drawn what would follow there: a verify span. The draw is the
+    /// one of a decode step at that place ([`crate::sampling::Sampler::draw_each`]), whatever the settings.
     PredictAll,
 }
 
@@ -209,6 +210,21 @@ impl PartialBatchError {
         &self.cause
     }
 
+    /// The lanes that ran, and so have advanced.
+    pub fn ran(&self) -> &[LaneOutcome] {
+        &self.ran
+    }
+
+    /// The lanes that failed.
+    pub fn faulted(&self) -> &[LaneFault] {
+        &self.faulted
+    }
+
+    /// The lanes that did not run and are as they were.
+    pub fn not_run(&self) -> &[LaneId] {
+        &self.not_run
+    }
+
     /// Uses up the error: exactly one verdict per lane of the batch.
     pub fn discharge(self) -> Vec<LaneVerdict> {
         let ran = self.ran.into_iter().map(LaneVerdict::Advance);
@@ -240,6 +256,8 @@ pub struct BatchDone {
 pub struct ExecutorLimits {
     /// The most rows of one batch, over all lanes.
     pub batch_rows_max: usize,
+    /// The most rows of one lane in a batch.
+    pub lane_rows_max: usize,
     /// The most lanes: the length of the device's buffer of KV lengths.
     pub lanes_max: usize,
     /// The tokens that one sequence may hold.

@@ -3,8 +3,10 @@
 
 pub mod batch;
 pub mod chat;
+pub mod contract;
 pub mod engine;
 pub mod gguf;
+pub mod guard;
 pub mod ids;
 pub mod kv;
 pub mod model;
@@ -13,5 +15,7 @@ pub mod reference;
 pub mod sampling;
 pub mod session;
 pub mod synth;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod tokenizer;
 pub mod vulkan;

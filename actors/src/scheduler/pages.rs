@@ -173,6 +173,7 @@ mod tests {
 
     const LIMITS: ExecutorLimits = ExecutorLimits {
         batch_rows_max: 8,
+        lane_rows_max: 8,
         lanes_max: 2,
         context_tokens_max: 64,
         page_tokens: 4,

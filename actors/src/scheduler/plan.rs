@@ -11,6 +11,7 @@
 use super::pace::SLICE_ROWS_MIN;
 use crate::lane::step::{Candidate, LaneStep};
 use lavalane_runtime::batch::LogitsUse;
+use lavalane_runtime::contract::{Slice, next_slice};
 use lavalane_runtime::ids::{LaneId, Position};
 use std::cmp::Reverse;
 
@@ -110,7 +111,7 @@ fn plan_prefills(
         if limit == 0 {
             continue;
         }
-        let (rows, logits) = slice(prefill.position, prefill.tokens, limit);
+        let Slice { rows, logits } = next_slice(prefill.position, prefill.tokens, limit);
         rows_left -= rows - prefill.reserved;
         planned.push(PlannedRows { lane: prefill.lane, rows, logits });
     }
@@ -128,18 +129,6 @@ fn even_share(prefills: &[Prefill], rows: usize) -> usize {
         rows_left -= share.min(*need).min(rows_left);
     }
     share
-}
-
-/// The next slice of a sequence of `tokens` tokens from `position` under a slice limit: its rows, and
-/// whether its last row is sampled.
-fn slice(position: Position, tokens: usize, limit: usize) -> (usize, LogitsUse) {
-    let from = position.tokens();
-    let final_start = (tokens - 1) / limit * limit;
-    if from >= final_start {
-        (tokens - from, LogitsUse::SampleLast)
-    } else {
-        (limit - from % limit, LogitsUse::None)
-    }
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ pub fn read(fields: &Fields<'_>) -> Result<SamplingOptions, ApiError> {
         // A negative seed is as good as any: its bits are taken as they are.
         seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
         top_logprobs: defaults.top_logprobs,
+        signals: defaults.signals,
     })
 }
 
@@ -85,7 +86,7 @@ mod tests {
             presence_penalty: 0.3,
             logit_bias: vec![(TokenId(7), -100.0)],
             seed: Some(u64::MAX),
-            top_logprobs: 0,
+            ..SamplingOptions::default()
         };
         assert_eq!(options(body), Ok(expected));
     }

@@ -8,7 +8,7 @@ use crate::batch::{
 };
 use crate::ids::LaneId;
 use crate::model::Model;
-use crate::sampling::{Sampled, predict};
+use crate::sampling::Sampled;
 use crate::vulkan::{DeviceReport, Forward, ForwardOptions, Pack, RowLogits, StepLane, VulkanError};
 use lavalane_shaders::PAGE_TOKENS;
 use std::collections::HashSet;
@@ -55,6 +55,7 @@ impl VulkanExecutor {
         let forward = Forward::new(&model, &forward_options)?;
         let limits = ExecutorLimits {
             batch_rows_max: options.batch_rows_max,
+            lane_rows_max: options.submission_rows_max.min(options.batch_rows_max),
             lanes_max: options.lanes,
             context_tokens_max: plan.context_tokens,
             page_tokens: PAGE_TOKENS,
@@ -169,11 +170,12 @@ fn finish(work: &mut LaneWork, logits: &[Vec<f32>], device: usize) -> Result<Lan
             device,
         });
     }
-    let draw = |row: &Vec<f32>| match work.logits {
-        LogitsUse::SampleLast => work.session.sampler().draw(row, to),
-        LogitsUse::PredictAll | LogitsUse::None => predict(row),
+    let sampler = work.session.sampler();
+    let sampled: Option<Vec<Sampled>> = match work.logits {
+        LogitsUse::None => Some(Vec::new()),
+        LogitsUse::SampleLast => logits.iter().map(|row| sampler.draw(row, to)).collect(),
+        LogitsUse::PredictAll => sampler.draw_each(work.from, &work.tokens, logits),
     };
-    let sampled: Option<Vec<Sampled>> = logits.iter().map(draw).collect();
     let sampled = sampled.ok_or(LaneFaultCause::LogitsNotFinite)?;
     work.session.advance(work.tokens.len());
     Ok(LaneOutcome { lane: work.lane, from: work.from, to, sampled })

@@ -23,9 +23,9 @@ mod signals;
 mod softmax;
 
 pub use random::uniform;
-pub use sampler::{Sampler, predict};
-pub use settings::{FieldRange, SamplingError, SamplingOptions, SamplingSettings};
-pub use signals::{TokenSignals, token_signals};
+pub use sampler::Sampler;
+pub use settings::{FieldRange, SamplingError, SamplingOptions, SamplingSettings, SignalReport};
+pub use signals::{HIGH_ENTROPY, SignalSpread, SignalWindow, TokenSignals, signal_window, token_signals};
 pub use softmax::{LOGPROB_FLOOR, softmax};
 
 use crate::ids::TokenId;
@@ -41,4 +41,6 @@ pub struct Sampled {
     /// The most likely tokens with their log probabilities under the model, best first, the lower id
     /// first among equals; as many as were asked for, or the whole vocabulary where that is smaller.
     pub top: Vec<(TokenId, f32)>,
+    /// How certain the model was, where the settings ask for it.
+    pub signals: Option<TokenSignals>,
 }

@@ -4,7 +4,8 @@ use super::Sampled;
 use super::filters::{choose, greatest};
 use super::history::History;
 use super::random::uniform;
-use super::settings::SamplingSettings;
+use super::settings::{SamplingOptions, SamplingSettings, SignalReport};
+use super::signals::signals_of;
 use super::softmax::{LogSoftmax, best};
 use crate::ids::{Position, TokenId};
 use std::borrow::Cow;
@@ -73,7 +74,27 @@ impl Sampler {
             let number = uniform(self.settings.seed(), self.choice_index, position);
             choose(&adjusted, best, self.settings.options(), number)
         };
-        Some(report(&model, logits, token, self.settings.options().top_logprobs))
+        Some(report(&model, logits, token, self.settings.options()))
+    }
+
+    /// Draws after each of `tokens`, which stand from `from` on; `logits` has one row for each of them.
+    /// Every draw is what [`Sampler::draw`] gives once the tokens up to its row, and no others after
+    /// `from`, are accepted: so what is drawn for a span in one pass is what would be drawn token by token.
+    /// The sampler itself does not change. `None` as for [`Sampler::draw`], for any of the rows.
+    pub fn draw_each(&self, from: Position, tokens: &[TokenId], logits: &[Vec<f32>]) -> Option<Vec<Sampled>> {
+        let mut sampler = Cow::Borrowed(self);
+        if self.settings.uses_history() {
+            sampler.to_mut().trim(from.tokens());
+        }
+        let mut position = from;
+        let draw = |(token, row): (&TokenId, &Vec<f32>)| {
+            if self.settings.uses_history() {
+                sampler.to_mut().accept(&[*token]);
+            }
+            position = position.advance(1);
+            sampler.draw(row, position)
+        };
+        tokens.iter().zip(logits).map(draw).collect()
     }
 
     /// The logits with bias and penalties; borrowed where neither changes any.
@@ -118,13 +139,6 @@ impl Sampler {
     }
 }
 
-/// The model's most likely token, without any setting: what a row of a verify span predicts. `None` as
-/// for [`Sampler::draw`].
-pub fn predict(logits: &[f32]) -> Option<Sampled> {
-    let model = LogSoftmax::new(logits)?;
-    Some(report(&model, logits, TokenId(model.best().index as u32), 0))
-}
-
 /// Changes one logit, unless the token is ruled out already.
 fn change(logits: &mut Cow<'_, [f32]>, token: TokenId, change: impl FnOnce(f32) -> f32) {
     let logit = logits[token.index()];
@@ -133,13 +147,17 @@ fn change(logits: &mut Cow<'_, [f32]>, token: TokenId, change: impl FnOnce(f32) 
     }
 }
 
-fn report(model: &LogSoftmax, logits: &[f32], token: TokenId, top_logprobs: u8) -> Sampled {
+fn report(model: &LogSoftmax, logits: &[f32], token: TokenId, options: &SamplingOptions) -> Sampled {
     let mut top = Vec::new();
-    if top_logprobs > 0 {
-        top = greatest(logits, usize::from(top_logprobs));
+    if options.top_logprobs > 0 {
+        top = greatest(logits, usize::from(options.top_logprobs));
         top.iter_mut().for_each(|(_, value)| *value = model.logprob(*value));
     }
-    Sampled { token, logprob: model.logprob(logits[token.index()]), top }
+    let signals = match options.signals {
+        SignalReport::Off => None,
+        SignalReport::On => Some(signals_of(model, logits)),
+    };
+    Sampled { token, logprob: model.logprob(logits[token.index()]), top, signals }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What a sampler's draws promise: repeatability, the signs of the penalties, bias, and finite numbers.
 
 use super::super::settings::SamplingOptions;
+use super::super::signals::token_signals;
 use super::super::softmax::{LOGPROB_FLOOR, softmax};
 use super::*;
 use proptest::prelude::*;
@@ -37,7 +38,6 @@ fn greedy_takes_the_best_and_the_lowest_id_among_equals() {
     check(&[f32::NEG_INFINITY, -5.0], &[], |_| {}, 1);
     let default = Sampler::new(SamplingSettings::greedy(), 3);
     assert_eq!(draw_at(&default, &[0.0, 7.0], 0).token, TokenId(1));
-    assert_eq!(predict(&[0.0, 7.0]).map(|sampled| sampled.token), Some(TokenId(1)));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn unusable_logits_draw_nothing() {
     for logits in rows {
         assert_eq!(random.draw(logits, Position::START), None);
         assert_eq!(greedy.draw(logits, Position::START), None);
-        assert_eq!(predict(logits), None);
+        assert_eq!(greedy.draw_each(Position::START, &[TokenId(0)], &[logits.to_vec()]), None);
     }
 }
 
@@ -202,10 +202,44 @@ fn options() -> impl Strategy<Value = SamplingOptions> {
         seed: Some(penalties.4),
         logit_bias: biases.into_iter().map(|(token, bias)| (TokenId(token), bias)).collect(),
         top_logprobs: 20,
+        signals: SignalReport::On,
     })
 }
 
+/// A few rows of logits with the tokens that they come after.
+fn span() -> impl Strategy<Value = Vec<(u32, Vec<f32>)>> {
+    prop::collection::vec((0_u32..8, prop::collection::vec(-9.0_f32..9.0, 8)), 1..9)
+}
+
 proptest! {
+    #[test]
+    fn a_span_draws_what_its_tokens_draw_one_by_one(
+        options in options(),
+        history in prop::collection::vec(0_u32..8, 0..9),
+        span in span(),
+        known in any::<bool>(),
+    ) {
+        let history: Vec<TokenId> = history.into_iter().map(TokenId).collect();
+        let (span, rows): (Vec<TokenId>, Vec<Vec<f32>>) =
+            span.into_iter().map(|(token, row)| (TokenId(token), row)).unzip();
+        let settings = SamplingSettings::new(options, 0).expect("valid");
+        let mut single = Sampler::new(settings, 0).with_prompt_tokens(2);
+        single.accept(&history);
+        let mut whole = single.clone();
+        // It does not matter whether the sampler was told of the span before.
+        if known {
+            whole.accept(&span);
+        }
+        let from = Position::START.advance(history.len());
+        let drawn = whole.draw_each(from, &span, &rows).expect("usable logits");
+        for (index, (token, row)) in span.iter().zip(&rows).enumerate() {
+            single.accept(&[*token]);
+            let one = single.draw(row, from.advance(index + 1)).expect("usable logits");
+            prop_assert!(one.signals == token_signals(row) && one.signals.is_some());
+            prop_assert_eq!(&one, &drawn[index]);
+        }
+    }
+
     #[test]
     fn any_valid_settings_draw_a_possible_token_with_finite_numbers(
         options in options(),

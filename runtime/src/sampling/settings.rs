@@ -9,6 +9,16 @@ const TOP_LOGPROBS_MAX: u8 = 20;
 /// The most tokens with a bias: what vLLM allows.
 const LOGIT_BIAS_ENTRIES_MAX: usize = 1024;
 
+/// Whether [`super::TokenSignals`] are reported beside each drawn token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SignalReport {
+    /// They are not, and cost nothing.
+    #[default]
+    Off,
+    /// They are; that takes one more look at each row of logits.
+    On,
+}
+
 /// Sampling settings as plain data, unchecked. [`SamplingSettings::new`] checks them. The default draws
 /// from the model's own distribution: temperature 1, and everything else switched off.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +50,8 @@ pub struct SamplingOptions {
     pub seed: Option<u64>,
     /// How many of the most likely tokens to report beside each drawn one. 0 to 20.
     pub top_logprobs: u8,
+    /// Whether signals are reported beside each drawn token.
+    pub signals: SignalReport,
 }
 
 impl Default for SamplingOptions {
@@ -57,6 +69,7 @@ impl Default for SamplingOptions {
             logit_bias: Vec::new(),
             seed: None,
             top_logprobs: 0,
+            signals: SignalReport::Off,
         }
     }
 }

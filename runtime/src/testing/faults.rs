@@ -4,12 +4,12 @@
 //! executor did not run, its pages do not hold; what is reported as lost with the device is lost
 //! there, too, once the device is made again.
 
-use lavalane_runtime::batch::{
+use crate::batch::{
     BatchDone, BatchExecutor, BatchFaultCause, BatchOutcome, ExecutorLimits, IterationBatch, LaneFault,
     LaneFaultCause, LaneOutcome, LaneVerdict, LaneWork, PartialBatchError,
 };
-use lavalane_runtime::ids::{BatchId, Generation, LaneId, Position, TokenId};
-use lavalane_runtime::session::Session;
+use crate::ids::{BatchId, Generation, LaneId, Position, TokenId};
+use crate::session::Session;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Executors without a device, for tests of whatever is built on the engine (feature `testing`).
+//! Executors without a device, for tests of whatever is built on batches (feature `testing`).
 //!
 //! [`ScriptedExecutor`] is a small deterministic model over real page tables: what it draws depends on
 //! every token that it reads back from its pages, so a wrong table, position or replay changes the

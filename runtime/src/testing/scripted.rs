@@ -1,14 +1,13 @@
 //! A small deterministic model over real page tables, without a device.
 
 use super::gate::Gate;
-use lavalane_runtime::batch::{
+use crate::batch::{
     BatchDone, BatchExecutor, BatchFaultCause, BatchOutcome, ExecutorLimits, IterationBatch, LaneFault,
     LaneFaultCause, LaneOutcome, LaneWork, LogitsUse, PartialBatchError,
 };
-use lavalane_runtime::ids::{PageId, Position, TokenId};
-use lavalane_runtime::sampling::{Sampled, Sampler, SamplingSettings};
-use lavalane_runtime::session::Session;
-use lavalane_runtime::tokenizer::TokenText;
+use crate::ids::{PageId, Position, TokenId};
+use crate::sampling::{Sampled, Sampler, SamplingSettings};
+use crate::tokenizer::TokenText;
 
 /// The scripted vocabulary's end-of-generation token.
 pub const SCRIPTED_END: TokenId = TokenId(0);
@@ -18,6 +17,7 @@ pub const SCRIPTED_END: TokenId = TokenId(0);
 pub fn scripted_limits() -> ExecutorLimits {
     ExecutorLimits {
         batch_rows_max: 64,
+        lane_rows_max: 64,
         lanes_max: 8,
         context_tokens_max: 256,
         page_tokens: 16,
@@ -77,35 +77,33 @@ impl ScriptedExecutor {
         let slot = work.session.slot().0 as usize;
         let length = self.lengths.get_mut(slot).ok_or(LaneFaultCause::InvalidWork("no such length slot"))?;
         *length = to;
-        let sampled = self.draw(&work.session, work.logits, from, to)?;
+        let sampled = self.draw(work)?;
         work.session.advance(work.tokens.len());
         let to = Position::START.advance(self.lengths[slot]);
         Ok(LaneOutcome { lane: work.lane, from: work.from, to, sampled })
     }
 
-    fn draw(
-        &mut self,
-        session: &Session,
-        logits: LogitsUse,
-        from: usize,
-        to: usize,
-    ) -> Result<Vec<Sampled>, LaneFaultCause> {
-        let first = match logits {
+    fn draw(&mut self, work: &LaneWork) -> Result<Vec<Sampled>, LaneFaultCause> {
+        let (from, to) = (work.from.tokens(), work.from.tokens() + work.tokens.len());
+        let first = match work.logits {
             LogitsUse::None => return Ok(Vec::new()),
             LogitsUse::SampleLast => to,
             LogitsUse::PredictAll => from + 1,
         };
         let mut state = Prefix::default();
-        let mut sampled = Vec::new();
+        let mut rows = Vec::new();
         for position in 0..to {
-            state = state.after(self.place(session.pages(), position).copied().flatten());
+            state = state.after(self.place(work.session.pages(), position).copied().flatten());
             if position + 1 >= first {
-                let logits = state.logits(self.limits.vocabulary);
-                let drawn = session.sampler().draw(&logits, Position::START.advance(position + 1));
-                sampled.push(drawn.ok_or(LaneFaultCause::LogitsNotFinite)?);
+                rows.push(state.logits(self.limits.vocabulary));
             }
         }
-        Ok(sampled)
+        let sampler = work.session.sampler();
+        let sampled = match work.logits {
+            LogitsUse::PredictAll => sampler.draw_each(work.from, &work.tokens, &rows),
+            _ => rows.iter().map(|row| sampler.draw(row, Position::START.advance(to))).collect(),
+        };
+        sampled.ok_or(LaneFaultCause::LogitsNotFinite)
     }
 }
 
@@ -221,9 +219,9 @@ impl TokenText for ScriptedTokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lavalane_runtime::batch::IterationBatch;
-    use lavalane_runtime::ids::{BatchId, Generation, LaneId};
-    use lavalane_runtime::session::LengthSlot;
+    use crate::batch::IterationBatch;
+    use crate::ids::{BatchId, Generation, LaneId};
+    use crate::session::{LengthSlot, Session};
 
     /// Runs `prompt` in slices over the pages `table`; returns the token drawn at its end.
     fn check(prompt: &[u32], slices: &[usize], table: &[u32], expected_equal: bool) {

@@ -1,7 +1,7 @@
 //! The one place where a panic becomes a fault.
 //!
-//! actix's supervisor neither catches a panic nor makes the actor anew, and a panic on the executor's
-//! thread would take the device with it; so every entry point of lanes, scheduler and executor goes
+//! A panic on the executor's thread would take the device with it, and actix's supervisor neither catches
+//! a panic nor makes the actor anew; so every entry point of sessions, lanes, scheduler and executor goes
 //! through here.
 
 use std::any::Any;
@@ -10,11 +10,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// A panic that was caught, with its message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Panicked(pub(crate) String);
+pub struct Panicked(pub String);
 
 /// Runs `work` and turns a panic into an error. The caller gives up whatever state `work` may have
 /// left half changed; that is why unwind safety may be asserted here.
-pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+///
+/// # Errors
+/// The panic's message.
+pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Panicked(message(payload.as_ref())))
 }
 
