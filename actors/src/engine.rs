@@ -164,6 +164,15 @@ impl EngineHandle {
         self.inner.shared.observers().observe(capacity)
     }
 
+    /// Lets something go wrong in the actors, for tests. It happens before the next batch.
+    #[cfg(any(test, feature = "testing", debug_assertions))]
+    pub fn inject(&self, injection: crate::testing::Injection) {
+        // A scheduler that is gone has nothing left to go wrong.
+        if self.inner.scheduler.try_send(Command::Inject(injection)).is_err() {
+            tracing::warn!("the scheduler does not take {injection:?}");
+        }
+    }
+
     /// Takes no more requests, and waits until all that were taken have ended. Requests that still
     /// wait for a lane run, too.
     pub async fn drain(&self) {
@@ -191,7 +200,7 @@ impl EngineHandle {
 mod tests {
     use super::*;
     use crate::request::{Failure, RequestEvent};
-    use crate::testing::{Gate, ScriptedExecutor, ScriptedTokens, scripted_limits};
+    use crate::testing::{Gate, Injection, ScriptedExecutor, ScriptedTokens, scripted_limits};
     use lavalane_runtime::ids::TokenId;
     use lavalane_runtime::sampling::SamplingSettings;
 
@@ -207,8 +216,8 @@ mod tests {
         let mut waiting = engine.submit(request()).await.expect("it is taken");
         gate.wait_for_arrival(1);
         // The scheduler may be gone before it can say that it has heard the order.
-        let _ = engine.inner.scheduler.send(Command::Panic).await;
-        let reason = "the scheduler panicked: on order".to_owned();
+        let _ = engine.inner.scheduler.send(Command::Inject(Injection::SchedulerPanic)).await;
+        let reason = "the scheduler panicked: injected".to_owned();
         let failed = Some(RequestEvent::Failed(Failure::EngineStopped(reason.clone())));
         assert_eq!(waiting.next().await, failed);
         assert!(matches!(running.next().await, Some(RequestEvent::Started { .. })));

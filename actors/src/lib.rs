@@ -12,7 +12,7 @@ mod shared;
 pub mod statistics;
 pub mod status;
 pub mod stream;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, feature = "testing", debug_assertions))]
 pub mod testing;
 mod threads;
 

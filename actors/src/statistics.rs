@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// Upper bounds of the time-to-first-token histogram, in seconds.
+/// Upper bounds of the time-to-first-token and recovery-time histograms, in seconds.
 pub const FIRST_TOKEN_BOUNDS: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
     80.0, 160.0,
@@ -134,6 +134,11 @@ pub struct Statistics {
     pub queue_time: Histogram,
     /// Time from submission to the end, of finished requests.
     pub request_time: Histogram,
+    /// Time from the loss of a device to another in its place, with the model on it.
+    pub recovery_time: Histogram,
+    /// Time from the loss of a device until each request that was running has drawn its next token, or
+    /// has ended.
+    pub resumption_time: Histogram,
 }
 
 impl Statistics {
@@ -167,6 +172,8 @@ impl Statistics {
             inter_token_time: Histogram::new(TOKEN_BOUNDS),
             queue_time: Histogram::new(REQUEST_BOUNDS),
             request_time: Histogram::new(REQUEST_BOUNDS),
+            recovery_time: Histogram::new(FIRST_TOKEN_BOUNDS),
+            resumption_time: Histogram::new(FIRST_TOKEN_BOUNDS),
         }
     }
 }

@@ -15,7 +15,7 @@ pub mod reference;
 pub mod sampling;
 pub mod session;
 pub mod synth;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, feature = "testing", debug_assertions))]
 pub mod testing;
 pub mod tokenizer;
 pub mod vulkan;

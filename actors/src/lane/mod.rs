@@ -199,6 +199,8 @@ impl Lane {
     }
 
     fn give_up(&mut self, why: Why) -> Reply {
+        #[cfg(any(test, feature = "testing", debug_assertions))]
+        assert!(!matches!(why, Why::Panic), "injected");
         let Some(owner) = self.owner.take() else { return Reply::Stale };
         let position = match owner.place {
             Place::Held(_) => Some(owner.position),

@@ -72,6 +72,9 @@ pub(crate) enum Why {
     Ended(RequestEvent),
     /// Its client cancelled it.
     Cancelled,
+    /// The lane is to panic, for tests.
+    #[cfg(any(test, feature = "testing", debug_assertions))]
+    Panic,
 }
 
 /// How far a lane is, and what it could run next.

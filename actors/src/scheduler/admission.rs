@@ -44,6 +44,7 @@ impl Scheduler {
             closed || ticket.cancellation.is_cancelled() || is_late(turn, ticket, queue_wait_max, now)
         });
         for ticket in leaving {
+            self.get_over_loss(ticket.id);
             let event = if ticket.cancellation.is_cancelled() {
                 RequestEvent::Cancelled(ticket.usage())
             } else if let Some(work_until) = ticket.work_until {

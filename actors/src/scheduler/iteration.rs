@@ -30,6 +30,9 @@ pub(super) struct Iteration {
     rows: StepRows,
     /// Why the device must be made again after this iteration.
     lost: Option<String>,
+    /// Lanes that are to panic at their next order, for tests.
+    #[cfg(any(test, feature = "testing", debug_assertions))]
+    pub(super) to_panic: Vec<LaneId>,
     run_at: Option<Instant>,
     settled_at: Option<Instant>,
 }
@@ -56,7 +59,15 @@ impl Scheduler {
             };
             Some((LaneId(lane as u32), Release { generation: entry.generation, why }))
         });
-        let releases = releases.collect();
+        #[allow(unused_mut, reason = "only builds with injected faults add to it")]
+        let mut releases: Vec<(LaneId, Release)> = releases.collect();
+        #[cfg(any(test, feature = "testing", debug_assertions))]
+        for lane in std::mem::take(&mut self.iteration.to_panic) {
+            releases.retain(|(released, _)| *released != lane);
+            let owned = self.lanes.get(lane.index()).filter(|entry| entry.owner.is_some());
+            let order = |entry: &super::LaneEntry| Release { generation: entry.generation, why: Why::Panic };
+            releases.extend(owned.map(|entry| (lane, order(entry))));
+        }
         self.ask(releases, context, Self::admit);
     }
 
@@ -231,14 +242,14 @@ impl Scheduler {
             }
         }
         let died = self.iteration.lost.is_some() && sessions.is_empty();
-        let mut sessions = sessions;
+        let mut verdicts = by_lane(self.lanes.len(), verdicts.into_iter().map(|part| (part.lane(), part)));
+        let mut sessions = by_lane(self.lanes.len(), sessions);
         let settles = in_flight.into_iter().map(|(lane, generation)| {
-            let session = sessions.iter().position(|(owner, _)| *owner == lane);
-            let session = session.map(|index| sessions.swap_remove(index).1);
-            let settled = match (session, verdict(&verdicts, lane)) {
-                (Some(session), verdict) => Settled::Verdict(verdict, session),
-                (None, _) if died => Settled::SessionLost,
-                (None, _) => Settled::SessionKept,
+            let verdict = verdicts[lane.index()].take().unwrap_or_else(|| left_out(lane));
+            let settled = match sessions[lane.index()].take() {
+                Some(session) => Settled::Verdict(verdict, session),
+                None if died => Settled::SessionLost,
+                None => Settled::SessionKept,
             };
             (lane, Settle { generation, settled, cause: cause.clone() })
         });
@@ -270,11 +281,20 @@ impl Scheduler {
     }
 }
 
-/// The verdict on a lane. One that the executor does not name has failed: its state is not known.
-fn verdict(verdicts: &[LaneVerdict], lane: LaneId) -> LaneVerdict {
-    let named = verdicts.iter().find(|verdict| verdict.lane() == lane).cloned();
-    named.unwrap_or(LaneVerdict::Fault(LaneFault {
-        lane,
-        cause: LaneFaultCause::InvalidWork("the executor's answer leaves the lane out"),
-    }))
+/// The parts of an executor's answer by lane; the first of several for one lane, and none for lanes that
+/// there are not.
+fn by_lane<T>(lanes: usize, parts: impl IntoIterator<Item = (LaneId, T)>) -> Vec<Option<T>> {
+    let mut table: Vec<Option<T>> = std::iter::repeat_with(|| None).take(lanes).collect();
+    for (lane, part) in parts {
+        if let Some(place) = table.get_mut(lane.index()) {
+            place.get_or_insert(part);
+        }
+    }
+    table
+}
+
+/// The verdict on a lane that the executor does not name. It has failed: its state is not known.
+fn left_out(lane: LaneId) -> LaneVerdict {
+    let cause = LaneFaultCause::InvalidWork("the executor's answer leaves the lane out");
+    LaneVerdict::Fault(LaneFault { lane, cause })
 }

@@ -25,6 +25,8 @@ use crate::request::{Refusal, ValidRequest};
 use crate::shared::Shared;
 use crate::status::{Health, RequestId};
 use crate::stream::{Cancellation, EventSink};
+#[cfg(any(test, feature = "testing", debug_assertions))]
+use crate::testing::Injection;
 use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture};
 use closing::Closing;
 use futures_util::future::join_all;
@@ -62,9 +64,9 @@ pub(crate) enum Command {
         /// How long.
         deadline: Duration,
     },
-    /// Panic, for the test of the scheduler's death.
-    #[cfg(test)]
-    Panic,
+    /// Let something go wrong here, for tests.
+    #[cfg(any(test, feature = "testing", debug_assertions))]
+    Inject(Injection),
 }
 
 /// Whether the chain of steps is under way.
@@ -228,6 +230,19 @@ impl Scheduler {
         self.alarm = Some((next, handle));
     }
 
+    /// Lets happen what a test orders.
+    #[cfg(any(test, feature = "testing", debug_assertions))]
+    fn inject(&mut self, injection: Injection) {
+        match injection {
+            Injection::SchedulerPanic => panic!("injected"),
+            Injection::LanePanic(lane) => self.iteration.to_panic.push(lane),
+            Injection::ReadersVanish => {
+                let owners = self.lanes.iter().filter_map(|lane| lane.owner.as_ref());
+                owners.for_each(|owner| owner.cancellation.cancel());
+            }
+        }
+    }
+
     fn new_lane(&self, lane: LaneId) -> Addr<Lane> {
         Lane::new(lane, self.tokenizer.clone(), self.shared.clone()).start()
     }
@@ -270,8 +285,10 @@ impl Handler<Command> for Scheduler {
                 let now = Instant::now();
                 self.close_until(now.checked_add(deadline).unwrap_or(now));
             }
-            #[cfg(test)]
-            Command::Panic => return self.step(context, |_, _| panic!("on order")),
+            #[cfg(any(test, feature = "testing", debug_assertions))]
+            Command::Inject(injection) => {
+                return self.step(context, |scheduler, _| scheduler.inject(injection));
+            }
         }
         self.step(context, Self::look_around);
     }

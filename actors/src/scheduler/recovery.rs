@@ -2,13 +2,14 @@
 //! new device is made, and admission runs the transcripts again.
 
 use super::Scheduler;
+use super::queue::Origin;
 use crate::lane::order::{Release, Why};
 use crate::lifecycle::LifecycleEvent;
 use crate::request::Failure;
-use crate::status::Health;
+use crate::status::{Health, RequestId};
 use actix::{AsyncContext, Context};
 use lavalane_runtime::ids::LaneId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to wait before a device that could not be made is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -19,6 +20,10 @@ pub(super) struct Losses {
     in_a_row: u32,
     /// Tokens drawn before the last loss.
     tokens: u64,
+    /// When the device was lost that some requests have not got over yet.
+    since: Option<Instant>,
+    /// Those requests.
+    resuming: Vec<RequestId>,
 }
 
 impl Losses {
@@ -27,6 +32,25 @@ impl Losses {
         self.in_a_row = if tokens == self.tokens { self.in_a_row + 1 } else { 1 };
         self.tokens = tokens;
         self.in_a_row
+    }
+
+    /// Notes when the device was lost and who was running.
+    fn begin(&mut self, now: Instant, running: impl Iterator<Item = RequestId>) {
+        self.since.get_or_insert(now);
+        for request in running {
+            if !self.resuming.contains(&request) {
+                self.resuming.push(request);
+            }
+        }
+    }
+
+    /// Notes that a request goes on or has ended; when it was the last, tells when the device was lost.
+    fn get_over(&mut self, request: RequestId) -> Option<Instant> {
+        if self.resuming.is_empty() {
+            return None;
+        }
+        self.resuming.retain(|resuming| *resuming != request);
+        self.resuming.is_empty().then(|| self.since.take()).flatten()
     }
 }
 
@@ -37,6 +61,11 @@ impl Scheduler {
         if self.losses.count(tokens) > self.shared.settings.recoveries_max {
             return self.die_with(Failure::DeviceLost(reason), context);
         }
+        let running = self.lanes.iter().filter_map(|lane| lane.owner.as_ref()).map(|owner| owner.id);
+        // Those whose sessions were lost with the executor wait in the queue by now.
+        let waiting = self.waiting.iter().filter(|(turn, _)| turn.origin == Origin::Resumed);
+        let running = running.chain(waiting.map(|(_, ticket)| ticket.id));
+        self.losses.begin(Instant::now(), running);
         if !self.closing.is_closing() {
             self.shared.set_health(Health::Recovering { reason });
         }
@@ -46,6 +75,13 @@ impl Scheduler {
         });
         let releases = releases.collect();
         self.ask(releases, context, Self::make_device);
+    }
+
+    /// Notes that a request has drawn a token or has ended.
+    pub(super) fn get_over_loss(&mut self, request: RequestId) {
+        if let Some(since) = self.losses.get_over(request) {
+            self.shared.statistics.lock().resumption_time.record_time(since.elapsed());
+        }
     }
 
     fn make_device(&mut self, context: &mut Context<Self>) {
@@ -75,7 +111,16 @@ impl Scheduler {
 
     fn go_on(&mut self, context: &mut Context<Self>) {
         self.pages.reset();
-        self.shared.statistics.lock().recoveries += 1;
+        {
+            let mut statistics = self.shared.statistics.lock();
+            statistics.recoveries += 1;
+            if let Some(since) = self.losses.since {
+                statistics.recovery_time.record_time(since.elapsed());
+            }
+        }
+        if self.losses.resuming.is_empty() {
+            self.losses.since = None;
+        }
         self.shared.publish(&LifecycleEvent::DeviceRecovered);
         if !self.closing.is_closing() {
             self.shared.set_health(Health::Ok);

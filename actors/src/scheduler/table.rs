@@ -52,7 +52,10 @@ impl Scheduler {
             }
             Why::Ended(event) => event,
             Why::Cancelled => RequestEvent::Cancelled(ticket.usage()),
+            #[cfg(any(test, feature = "testing", debug_assertions))]
+            Why::Panic => unreachable!("a lane that is told to panic answers with a fault"),
         };
+        self.get_over_loss(request);
         self.shared.publish(&LifecycleEvent::Reclaimed { lane, generation, request });
         self.publish_gauges();
         ticket.end(event, &self.shared);
@@ -77,15 +80,21 @@ impl Scheduler {
             let computed = std::mem::take(&mut owner.computing);
             self.pages.publish(&owner.pages, &computed, Position::START.advance(computed.len()));
         }
+        let has_drawn = ready.generated_tokens > owner.generated_tokens;
         owner.step = ready.step;
         owner.generated_tokens = ready.generated_tokens;
         owner.tokens_per_second = ready.tokens_per_second;
         owner.suspicion = ready.suspicion;
+        let id = owner.id;
+        if has_drawn {
+            self.get_over_loss(id);
+        }
     }
 
     /// Frees a lane whose ticket is gone.
     fn forget(&mut self, lane: LaneId) {
         if let Some(owner) = self.free(lane) {
+            self.get_over_loss(owner.id);
             self.shared.statistics.lock().requests_failed += 1;
             self.pages.release(owner.pages);
         }

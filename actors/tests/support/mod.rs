@@ -12,7 +12,7 @@ use lavalane_actors::testing::{
 use lavalane_actors::{Engine, EngineHandle, EngineSettings, RequestStream};
 use lavalane_runtime::batch::{BatchExecutor, ExecutorLimits};
 use lavalane_runtime::ids::{Generation, LaneId, Position, TokenId};
-use lavalane_runtime::sampling::{SamplingOptions, SamplingSettings};
+use lavalane_runtime::sampling::{Sampled, SamplingOptions, SamplingSettings};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +56,17 @@ pub(crate) fn start_gated(script: &FaultScript, settings: EngineSettings) -> (En
     let gate = Gate::shut();
     let executor = ScriptedExecutor::new(scripted_limits()).with_gate(gate.clone());
     (start(FaultInjectingExecutor::new(executor, script.clone()), settings), gate)
+}
+
+/// The same with the gate before the faults: a step that a fault keeps from the device stands before it, too.
+pub(crate) fn start_gated_before_faults(
+    script: &FaultScript,
+    settings: EngineSettings,
+) -> (EngineHandle, Gate) {
+    let gate = Gate::shut();
+    let executor = FaultInjectingExecutor::new(ScriptedExecutor::new(scripted_limits()), script.clone());
+    let before = gate.clone();
+    (start(executor.with_observer(move |_run| before.pass()), settings), gate)
 }
 
 /// Runs a test's future on a runtime of its own, which is no actor system.
@@ -126,6 +137,8 @@ fn reference(request: &ValidRequest, tokens: &[TokenId], count: usize) -> Vec<To
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) tokens: Vec<TokenId>,
+    /// The tokens with their log-probabilities.
+    pub(crate) sampled: Vec<Sampled>,
     pub(crate) text: String,
     pub(crate) lane: Option<LaneId>,
     pub(crate) end: RequestEvent,
@@ -161,6 +174,7 @@ impl Reply {
 /// Reads a stream to its end, and sees that it has exactly one.
 pub(crate) async fn read(mut stream: RequestStream) -> Reply {
     let (mut tokens, mut text, mut lane) = (Vec::new(), String::new(), None);
+    let mut sampled = Vec::new();
     loop {
         match stream.next().await.expect("a stream ends with a final event") {
             RequestEvent::Started { lane: started, .. } => {
@@ -168,11 +182,12 @@ pub(crate) async fn read(mut stream: RequestStream) -> Reply {
             }
             RequestEvent::Token(event) => {
                 tokens.push(event.sampled.token);
+                sampled.push(event.sampled);
                 text.push_str(&event.text);
             }
             end => {
                 assert_eq!(stream.next().await, None, "nothing follows the final event");
-                return Reply { tokens, text, lane, end };
+                return Reply { tokens, sampled, text, lane, end };
             }
         }
     }

@@ -86,6 +86,16 @@ fn histograms(writer: &mut Writer, statistics: &Statistics) {
         ("vllm:inter_token_latency_seconds", "The same, by its newer name.", &statistics.inter_token_time),
         ("vllm:request_queue_time_seconds", "From submission to a lane.", &statistics.queue_time),
         ("vllm:e2e_request_latency_seconds", "From submission to the end.", &statistics.request_time),
+        (
+            "lavalane:device_recovery_seconds",
+            "From a device's loss to another in its place.",
+            &statistics.recovery_time,
+        ),
+        (
+            "lavalane:device_resumption_seconds",
+            "From a device's loss until every running request has gone on or ended.",
+            &statistics.resumption_time,
+        ),
         ("lavalane:iteration_seconds", "From a batch's start to its answer.", &statistics.iteration_time),
         ("lavalane:scheduling_seconds", "Between two batches.", &statistics.scheduling_time),
         ("lavalane:rows_per_iteration", "Rows of an iteration.", &statistics.iteration_rows),

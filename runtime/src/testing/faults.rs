@@ -1,190 +1,45 @@
 //! An executor that fails by script, around one that does not.
 //!
-//! A fault is bound to the number of the run in which it happens, counted from 1. What the inner
-//! executor did not run, its pages do not hold; what is reported as lost with the device is lost
-//! there, too, once the device is made again.
+//! What the inner executor did not run, its pages do not hold; what is reported as lost with the device
+//! is lost there, too, once the device is made again.
 
+use super::script::{Fate, Fault, FaultScript, When};
 use crate::batch::{
     BatchDone, BatchExecutor, BatchFaultCause, BatchOutcome, ExecutorLimits, IterationBatch, LaneFault,
-    LaneFaultCause, LaneOutcome, LaneVerdict, LaneWork, PartialBatchError,
+    LaneOutcome, LaneVerdict, LaneWork, PartialBatchError,
 };
-use crate::ids::{BatchId, Generation, LaneId, Position, TokenId};
+use crate::ids::{BatchId, LaneId};
 use crate::session::Session;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-/// When in a step something happens to all of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    /// Before any lane ran.
-    Before,
-    /// After this many lanes ran and were read back.
-    During(usize),
-    /// After all lanes ran and were read back.
-    After,
-}
-
-/// Something that goes wrong in one run. Lanes are named by their place in the batch, modulo its
-/// length.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// One lane fails with this cause (no memory, logits that are not finite, …); the others run.
-    Lane(usize, LaneFaultCause),
-    /// The batch was cut into submissions and one failed: this many lanes ran, the rest did not.
-    Submission(usize),
-    /// The device is lost, and stays lost until it is made again.
-    DeviceLost(When),
-    /// The executor panics.
-    Panic(When),
-    /// The device's length word of one lane is off by one.
-    WrongLength(usize),
-    /// One lane's session does not come back.
-    SessionKept(usize),
-    /// The answer leaves one lane out.
-    LeftOut(usize),
-}
-
-/// What came of one lane in one run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It was reported to have run.
-    Ran,
-    /// It was reported to have failed.
-    Faulted,
-    /// It was reported not to have run, or nothing was reported of it.
-    NotRun,
-}
-
-/// One lane's part in one run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneRecord {
-    /// The lane.
-    pub lane: LaneId,
-    /// Its owner.
-    pub generation: Generation,
-    /// Its position before the run.
-    pub from: Position,
-    /// Its rows.
-    pub rows: usize,
-    /// What came of it.
-    pub fate: Fate,
-}
-
-/// One run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunRecord {
-    /// Its number, counted from 1.
-    pub run: u64,
-    /// The fault that was injected.
-    pub fault: Option<Fault>,
-    /// Its lanes, in the batch's order.
-    pub lanes: Vec<LaneRecord>,
-}
-
-#[derive(Debug, Default)]
-struct Script {
-    faults: BTreeMap<u64, Fault>,
-    poison: Option<TokenId>,
-    recoveries_to_fail: u32,
-    runs: Vec<RunRecord>,
-    recoveries: u32,
-}
-
-/// Which faults happen when, and what has happened so far; shared with the executor that plays it.
-#[derive(Clone, Debug, Default)]
-pub struct FaultScript(Arc<Mutex<Script>>);
-
-impl FaultScript {
-    /// A script without faults.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a fault to run number `run`, counted from 1.
-    #[must_use]
-    pub fn at(self, run: u64, fault: Fault) -> Self {
-        self.0.lock().faults.insert(run, fault);
-        self
-    }
-
-    /// Adds a fault to the next run.
-    pub fn now(&self, fault: Fault) {
-        let mut script = self.0.lock();
-        let next = script.runs.len() as u64 + 1;
-        script.faults.insert(next, fault);
-    }
-
-    /// Makes every run panic in which some lane runs `token`.
-    #[must_use]
-    pub fn panic_on(self, token: TokenId) -> Self {
-        self.0.lock().poison = Some(token);
-        self
-    }
-
-    /// Makes the next `count` attempts to make the device again fail.
-    #[must_use]
-    pub fn fail_recoveries(self, count: u32) -> Self {
-        self.0.lock().recoveries_to_fail = count;
-        self
-    }
-
-    /// All runs so far.
-    pub fn runs(&self) -> Vec<RunRecord> {
-        self.0.lock().runs.clone()
-    }
-
-    /// How often the device was made again.
-    pub fn recoveries(&self) -> u32 {
-        self.0.lock().recoveries
-    }
-}
 
 /// Plays a [`FaultScript`] on another executor.
-#[derive(Debug)]
 pub struct FaultInjectingExecutor<E> {
     inner: E,
     script: FaultScript,
+    observer: Option<Observer>,
     lost: bool,
+}
+
+/// Hears each run's number before its work begins.
+type Observer = Box<dyn FnMut(u64) + Send>;
+
+impl<E: std::fmt::Debug> std::fmt::Debug for FaultInjectingExecutor<E> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut text = formatter.debug_struct("FaultInjectingExecutor");
+        text.field("inner", &self.inner).field("script", &self.script).field("lost", &self.lost).finish()
+    }
 }
 
 impl<E: BatchExecutor> FaultInjectingExecutor<E> {
     /// Wraps `inner`.
     pub fn new(inner: E, script: FaultScript) -> Self {
-        Self { inner, script, lost: false }
+        Self { inner, script, observer: None, lost: false }
     }
 
-    /// Notes the run as one in which nothing is proved yet, and returns its fault.
-    fn begin(&self, work: &[LaneWork]) -> Option<Fault> {
-        let mut script = self.script.0.lock();
-        let run = script.runs.len() as u64 + 1;
-        let poisoned =
-            script.poison.is_some_and(|token| work.iter().any(|work| work.tokens.contains(&token)));
-        let scripted = script.faults.remove(&run);
-        let fault = if poisoned { Some(Fault::Panic(When::Before)) } else { scripted };
-        let lanes = work.iter().map(|work| LaneRecord {
-            lane: work.lane,
-            generation: work.generation,
-            from: work.from,
-            rows: work.tokens.len(),
-            fate: Fate::NotRun,
-        });
-        let record = RunRecord { run, fault: fault.clone(), lanes: lanes.collect() };
-        script.runs.push(record);
-        fault
-    }
-
-    /// Notes what is reported of the run's lanes.
-    fn report(&self, accounts: &Accounts) {
-        let mut script = self.script.0.lock();
-        let Some(run) = script.runs.last_mut() else { return };
-        for record in &mut run.lanes {
-            if accounts.ran.iter().any(|outcome| outcome.lane == record.lane) {
-                record.fate = Fate::Ran;
-            } else if accounts.faulted.iter().any(|fault| fault.lane == record.lane) {
-                record.fate = Fate::Faulted;
-            }
-        }
+    /// Calls `observer` with each run's number before its work begins.
+    #[must_use]
+    pub fn with_observer(mut self, observer: impl FnMut(u64) + Send + 'static) -> Self {
+        self.observer = Some(Box::new(observer));
+        self
     }
 }
 
@@ -229,6 +84,17 @@ impl Accounts {
         }
     }
 
+    /// What is reported of a lane.
+    fn fate(&self, lane: LaneId) -> Fate {
+        if self.ran.iter().any(|outcome| outcome.lane == lane) {
+            Fate::Ran
+        } else if self.faulted.iter().any(|fault| fault.lane == lane) {
+            Fate::Faulted
+        } else {
+            Fate::NotRun
+        }
+    }
+
     fn answer(self, id: BatchId, lanes: &[LaneId]) -> BatchDone {
         let result = match self.cause {
             None => Ok(BatchOutcome { batch: id, ran: self.ran }),
@@ -246,7 +112,10 @@ impl<E: BatchExecutor> BatchExecutor for FaultInjectingExecutor<E> {
     }
 
     fn run(&mut self, mut batch: IterationBatch) -> BatchDone {
-        let fault = self.begin(&batch.work);
+        let (run, fault) = self.script.begin(&batch.work);
+        if let Some(observer) = &mut self.observer {
+            observer(run);
+        }
         let id = batch.id;
         let lanes: Vec<LaneId> = batch.work.iter().map(|work| work.lane).collect();
         let lane_at = |index: usize| lanes[index % lanes.len()];
@@ -296,20 +165,15 @@ impl<E: BatchExecutor> BatchExecutor for FaultInjectingExecutor<E> {
                 accounts.sessions.retain(|(lane, _)| *lane != lane_at(index));
             }
             Some(Fault::LeftOut(index)) => accounts.ran.retain(|outcome| outcome.lane != lane_at(index)),
+            Some(Fault::Slow(time)) => std::thread::sleep(time),
             Some(Fault::Lane(..)) | None => {}
         }
-        self.report(&accounts);
+        self.script.report(|lane| accounts.fate(lane));
         accounts.answer(id, &lanes)
     }
 
     fn recover(&mut self) -> Result<(), String> {
-        let mut script = self.script.0.lock();
-        if script.recoveries_to_fail > 0 {
-            script.recoveries_to_fail -= 1;
-            return Err("injected".to_owned());
-        }
-        script.recoveries += 1;
-        drop(script);
+        self.script.recover()?;
         self.lost = false;
         self.inner.recover()
     }

@@ -62,7 +62,7 @@ impl Gate {
     }
 
     /// Waits for leave to pass.
-    pub(super) fn pass(&self) {
+    pub fn pass(&self) {
         *self.inner.waiting.lock() += 1;
         self.inner.arrived.notify_all();
         let mut passes = self.inner.passes.lock();

@@ -1,4 +1,5 @@
-//! Executors without a device, for tests of whatever is built on batches (feature `testing`).
+//! Executors without a device, for tests of whatever is built on batches (feature `testing`; debug builds
+//! have it too).
 //!
 //! [`ScriptedExecutor`] is a small deterministic model over real page tables: what it draws depends on
 //! every token that it reads back from its pages, so a wrong table, position or replay changes the
@@ -6,8 +7,10 @@
 
 mod faults;
 mod gate;
+mod script;
 mod scripted;
 
-pub use faults::{Fate, Fault, FaultInjectingExecutor, FaultScript, LaneRecord, RunRecord, When};
+pub use faults::FaultInjectingExecutor;
 pub use gate::Gate;
+pub use script::{Fate, Fault, FaultScript, LaneRecord, RunRecord, When};
 pub use scripted::{SCRIPTED_END, ScriptedExecutor, ScriptedTokens, expected_reply, scripted_limits};
