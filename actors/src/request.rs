@@ -1,7 +1,8 @@
 //! What a client asks of the engine and what it hears back.
 
 use lavalane_runtime::ids::{LaneId, TokenId};
-use lavalane_runtime::sampling::{Sampled, SamplingSettings};
+use lavalane_runtime::sampling::{Sampled, SamplingSettings, SignalWindow};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// A request that was checked at the edge; the core never validates again.
@@ -23,6 +24,9 @@ pub struct ValidRequest {
     pub work_time_max: Option<Duration>,
     /// Higher goes first; requests that wait long enough age past it.
     pub priority: i32,
+    /// Over how many of the last tokens signals are summed up beside each token, where the sampling
+    /// settings ask for signals.
+    pub signal_window: Option<NonZeroU32>,
 }
 
 impl ValidRequest {
@@ -37,6 +41,7 @@ impl ValidRequest {
             queue_wait_max: None,
             work_time_max: None,
             priority: 0,
+            signal_window: None,
         }
     }
 }
@@ -104,6 +109,8 @@ pub struct TokenEvent {
     /// The text that became certain with it: whole characters, and nothing that may still turn out
     /// to begin a stop text. May be empty.
     pub text: String,
+    /// The signals of the last tokens, this one included, where the request asks for a window.
+    pub window: Option<SignalWindow>,
 }
 
 /// A complete reply's end.

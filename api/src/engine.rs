@@ -1,10 +1,10 @@
 //! Opens a model file and puts it on a device: the one place where the server's engine is made.
 
+use crate::faults::Faults;
 use crate::http::state::DeviceSummary;
 use crate::settings::{Settings, TemplateChoice};
 use crate::text_model::TextModel;
 use lavalane_actors::{Engine, EngineHandle, StartError};
-use lavalane_runtime::batch::BatchExecutor;
 use lavalane_runtime::chat::{ChatTemplate, TemplateError};
 use lavalane_runtime::engine::{EngineError, MemoryPlan, VulkanExecutor};
 use lavalane_runtime::gguf::GgufError;
@@ -67,6 +67,14 @@ pub enum LoadError {
 /// # Errors
 /// The model, the device or the memory is not there; see [`LoadError`].
 pub fn load(settings: &Settings) -> Result<LoadedEngine, LoadError> {
+    load_with_faults(settings, &Faults::default())
+}
+
+/// The same, with faults.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with_faults(settings: &Settings, faults: &Faults) -> Result<LoadedEngine, LoadError> {
     let model = Arc::new(Model::open(&settings.model)?);
     let source = TokenizerSource::from_gguf(model.file())?;
     let tokenizer = Arc::new(Tokenizer::new(&source, settings.unknown_pre_tokenizer)?);
@@ -83,8 +91,9 @@ pub fn load(settings: &Settings) -> Result<LoadedEngine, LoadError> {
         kv_type: kv_type.to_owned(),
     };
     let plan = *executor.plan();
-    let executor: Box<dyn BatchExecutor> = Box::new(executor);
+    let executor = faults.around(executor);
     let engine = Engine::start(executor, tokenizer.clone(), settings.engine_settings.clone())?;
+    faults.attach(&engine);
     let (name, aliases) = (settings.model_name.clone(), settings.model_aliases.clone());
     let model = TextModel::new(name, aliases, tokenizer, template);
     Ok(LoadedEngine { engine, model, device, plan })

@@ -7,6 +7,7 @@ use crate::text_model::TextModel;
 use crate::wire::chat::ChatRequest;
 use crate::wire::common::CommonRequest;
 use crate::wire::completion::{CompletionRequest, Prompt};
+use crate::wire::signals::Signals;
 use futures_util::stream::{SelectAll, Stream, StreamExt};
 use lavalane_actors::request::{
     EndTokens, FinishReason, Finished, RequestEvent, TokenEvent, Usage, ValidRequest,
@@ -107,6 +108,10 @@ impl Job {
                 queue_wait_max: None,
                 work_time_max: None,
                 priority: self.common.priority,
+                signal_window: match self.common.signals {
+                    Signals::Off => None,
+                    Signals::On { window } => Some(window),
+                },
             })
         };
         self.prompts.iter().flat_map(choices)

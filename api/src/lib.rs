@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod engine;
 pub mod error;
+pub mod faults;
 pub mod generation;
 pub mod http;
 pub mod random;

@@ -3,6 +3,8 @@
 
 use futures_executor::block_on;
 use lavalane_actors::request::{EndTokens, RequestEvent, StopRules, Usage, ValidRequest};
+use lavalane_actors::status::Health;
+use lavalane_actors::testing::{Fate, Fault, FaultInjectingExecutor, FaultScript, When};
 use lavalane_actors::{Engine, EngineHandle, EngineSettings};
 use lavalane_integration_tests::models::{self, ModelFile};
 use lavalane_integration_tests::text::{tokenizer, tokens};
@@ -13,11 +15,16 @@ use lavalane_runtime::sampling::{Sampled, SamplingOptions, SamplingSettings};
 use std::sync::Arc;
 
 fn start(lanes: usize, kv_bytes: Option<u64>) -> Option<EngineHandle> {
+    start_with(lanes, kv_bytes, &FaultScript::new())
+}
+
+fn start_with(lanes: usize, kv_bytes: Option<u64>, script: &FaultScript) -> Option<EngineHandle> {
     let path = models::find(ModelFile::SmolLm2)?;
     let model = Arc::new(Model::open(path).expect("the model opens"));
     let tokenizer = tokenizer(&model);
     let options = EngineOptions { lanes, context_tokens: Some(512), kv_bytes, ..Default::default() };
     let executor = VulkanExecutor::new(model, &options).expect("the model fits the device");
+    let executor = FaultInjectingExecutor::new(executor, script.clone());
     let settings = EngineSettings { lanes, ..Default::default() };
     Some(Engine::start(Box::new(executor), Arc::new(tokenizer), settings).expect("the engine starts"))
 }
@@ -96,5 +103,50 @@ fn conversations_beyond_the_kv_pool_wait_or_are_replayed_and_none_is_corrupted()
     for (index, request) in requests().into_iter().enumerate() {
         let alone = run(&large, vec![request]).remove(0);
         assert_eq!(crowded[index].0, alone.0, "conversation {index}");
+    }
+}
+
+/// Three requests, of which one reads a longer prompt while the others draw.
+fn three_requests() -> Vec<ValidRequest> {
+    (0..3).map(|seed| request(tokens(12 + 40 * seed, seed), 8, 0.7)).collect()
+}
+
+/// Each request's draws and usage on an engine that plays `script`, which fails nothing for good.
+fn run_faulty(script: &FaultScript) -> Option<Vec<Vec<Sampled>>> {
+    let engine = start_with(3, None, script)?;
+    let draws = run(&engine, three_requests()).into_iter().map(|(draws, _)| draws).collect();
+    assert_eq!(engine.health(), Health::Ok);
+    let statistics = engine.statistics();
+    assert_eq!((statistics.kv_pages_used, statistics.requests_failed), (0, 0));
+    assert_eq!(statistics.recovery_time.count(), u64::from(script.recoveries()));
+    if script.recoveries() > 0 {
+        println!(
+            "a lost device was made again in {:.3} s, and all went on after {:.3} s (means of {})",
+            statistics.recovery_time.mean().unwrap_or_default(),
+            statistics.resumption_time.mean().unwrap_or_default(),
+            script.recoveries()
+        );
+    }
+    Some(draws)
+}
+
+#[test]
+fn lanes_after_a_failed_submission_run_again_with_the_same_bits() {
+    let Some(undisturbed) = run_faulty(&FaultScript::new()) else { return };
+    let script = FaultScript::new().at(2, Fault::Submission(0)).at(5, Fault::Submission(1));
+    let script = script.at(7, Fault::Submission(2));
+    assert_eq!(run_faulty(&script), Some(undisturbed), "tokens and log-probabilities");
+    let cut: Vec<_> = script.runs().into_iter().filter(|run| run.fault.is_some()).collect();
+    assert_eq!(cut.len(), 3);
+    assert!(cut.iter().all(|run| run.lanes.iter().any(|lane| lane.fate == Fate::NotRun)), "{cut:?}");
+}
+
+#[test]
+fn requests_are_rebuilt_after_a_lost_device_with_the_same_bits() {
+    let Some(undisturbed) = run_faulty(&FaultScript::new()) else { return };
+    for when in [When::Before, When::During(1), When::After] {
+        let script = FaultScript::new().at(5, Fault::DeviceLost(when));
+        assert_eq!(run_faulty(&script).as_ref(), Some(&undisturbed), "lost {when:?} a step");
+        assert_eq!(script.recoveries(), 1);
     }
 }

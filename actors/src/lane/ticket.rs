@@ -8,8 +8,9 @@ use crate::shared::Shared;
 use crate::status::RequestId;
 use crate::stream::{Cancellation, EventSink, ReaderTooSlow};
 use lavalane_runtime::ids::{LaneId, TokenId};
-use lavalane_runtime::sampling::{Sampled, Sampler};
+use lavalane_runtime::sampling::{Sampled, Sampler, SignalWindow, TokenSignals, signal_window};
 use lavalane_runtime::tokenizer::{StopMatcher, StreamDecoder, TokenText};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -43,6 +44,8 @@ pub(crate) struct Ticket {
     decoder: StreamDecoder,
     stops: StopMatcher,
     tokens_max: usize,
+    /// The last tokens with their signals: as many as the window holds.
+    signals: VecDeque<(TokenId, TokenSignals)>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
 }
@@ -81,6 +84,7 @@ impl Ticket {
             decoder: StreamDecoder::new(),
             stops: StopMatcher::new(&request.stop.texts),
             tokens_max: room.min(request.tokens_max as usize).max(1),
+            signals: VecDeque::new(),
             first_token: None,
             last_token: None,
             request,
@@ -177,7 +181,8 @@ impl Ticket {
             return AfterToken::End(self.finish(FinishReason::Stop { text: None }));
         }
         let certain = self.stops.push(&self.decoder.push(tokenizer, token));
-        let event = RequestEvent::Token(TokenEvent { sampled, text: certain.text });
+        let window = self.window(&sampled);
+        let event = RequestEvent::Token(TokenEvent { sampled, text: certain.text, window });
         if let Err(ReaderTooSlow { buffered }) = self.sink.say(event) {
             return AfterToken::End(RequestEvent::Failed(Failure::SlowReader { buffered }));
         }
@@ -190,6 +195,16 @@ impl Ticket {
             return AfterToken::End(self.finish(FinishReason::Length));
         }
         AfterToken::Continue
+    }
+
+    /// Takes a token into the window, and sums the window up.
+    fn window(&mut self, sampled: &Sampled) -> Option<SignalWindow> {
+        let size = self.request.signal_window?.get() as usize;
+        self.signals.push_back((sampled.token, sampled.signals?));
+        if self.signals.len() > size {
+            self.signals.pop_front();
+        }
+        signal_window(self.signals.make_contiguous())
     }
 
     fn count_token(&mut self, shared: &Shared) {

@@ -63,8 +63,17 @@ pub(crate) fn start_gated_before_faults(
     script: &FaultScript,
     settings: EngineSettings,
 ) -> (EngineHandle, Gate) {
+    start_gated_on(scripted_limits(), script, settings)
+}
+
+/// The same on a device of other sizes.
+pub(crate) fn start_gated_on(
+    limits: ExecutorLimits,
+    script: &FaultScript,
+    settings: EngineSettings,
+) -> (EngineHandle, Gate) {
     let gate = Gate::shut();
-    let executor = FaultInjectingExecutor::new(ScriptedExecutor::new(scripted_limits()), script.clone());
+    let executor = FaultInjectingExecutor::new(ScriptedExecutor::new(limits), script.clone());
     let before = gate.clone();
     (start(executor.with_observer(move |_run| before.pass()), settings), gate)
 }
@@ -97,6 +106,7 @@ pub(crate) fn request(prompt: Vec<TokenId>, count: u32) -> ValidRequest {
         queue_wait_max: None,
         work_time_max: None,
         priority: 0,
+        signal_window: None,
     }
 }
 

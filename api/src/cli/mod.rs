@@ -14,6 +14,7 @@ pub mod synth;
 
 use crate::engine::LoadError;
 use crate::error::ApiError;
+use crate::faults::FaultsError;
 use crate::server::ServerError;
 use crate::settings::SettingsError;
 use clap::{Parser, Subcommand};
@@ -50,6 +51,9 @@ pub enum RunError {
     /// The settings cannot be used.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// A fault was ordered that cannot be had.
+    #[error(transparent)]
+    Faults(#[from] FaultsError),
     /// The model or the device cannot be used.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -73,6 +77,7 @@ impl RunError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Settings(_)
+            | Self::Faults(_)
             | Self::Load(LoadError::Start(_) | LoadError::TemplateFile { .. } | LoadError::Template(_)) => 2,
             Self::Load(LoadError::Model(_) | LoadError::Metadata(_) | LoadError::Tokenizer(_)) => 3,
             Self::Load(LoadError::Engine(error)) => engine_exit_code(error),

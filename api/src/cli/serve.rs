@@ -2,7 +2,8 @@
 
 use crate::cli::RunError;
 use crate::cli::source::Sources;
-use crate::engine::{LoadedEngine, load};
+use crate::engine::{LoadedEngine, load_with_faults};
+use crate::faults::Faults;
 use crate::server::{ServerHandle, ServerParts, start};
 use crate::settings::Settings;
 use actix_web::rt::signal::unix::{SignalKind, signal};
@@ -16,6 +17,9 @@ use std::net::SocketAddr;
 pub struct ServeArguments {
     #[command(flatten)]
     sources: Sources,
+    /// Let something go wrong, in debug builds: KIND[:NUMBER]@RUN, and @RUN+ from that run on
+    #[arg(long, value_name = "FAULT")]
+    fault: Vec<String>,
 }
 
 /// Serves until a signal says to stop.
@@ -23,8 +27,9 @@ pub struct ServeArguments {
 /// # Errors
 /// The settings, the model, the device or the address cannot be used.
 pub fn run(arguments: ServeArguments) -> Result<(), RunError> {
+    let faults = Faults::read(&arguments.fault)?;
     let settings = arguments.sources.settings()?;
-    let LoadedEngine { engine, model, device, plan } = load(&settings)?;
+    let LoadedEngine { engine, model, device, plan } = load_with_faults(&settings, &faults)?;
     let limits = engine.limits();
     let (name, described) = (model.name().to_owned(), format!("{} ({} pack)", device.device, device.pack));
     let parts = ServerParts {

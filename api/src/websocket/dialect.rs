@@ -12,6 +12,7 @@ use crate::wire::fields::Fields;
 use crate::wire::json;
 use crate::wire::logprobs::chat_entry;
 use crate::wire::reply::{Endpoint, finish_reason, usage_value};
+use crate::wire::signals;
 use futures_util::stream::{LocalBoxStream, SelectAll, StreamExt};
 use lavalane_actors::request::{RequestEvent, Usage};
 use serde_json::{Value, json};
@@ -315,6 +316,9 @@ impl Progress {
                 });
                 if self.job.common().logprobs != Logprobs::Off {
                     event["logprobs"] = chat_entry(&state.model, &token.sampled);
+                }
+                if let Some(signals) = signals::entry(&token) {
+                    event["signals"] = signals;
                 }
                 Ok(Some(event))
             }

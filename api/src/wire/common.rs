@@ -2,9 +2,10 @@
 
 use crate::error::ApiError;
 use crate::wire::fields::{Fields, as_text, invalid};
+use crate::wire::signals::{self, Signals};
 use crate::wire::{sampling, tokens};
 use lavalane_actors::request::{EndTokens, StopRules};
-use lavalane_runtime::sampling::SamplingOptions;
+use lavalane_runtime::sampling::{SamplingOptions, SignalReport};
 use serde_json::{Value, json};
 
 /// The most choices of one request.
@@ -64,6 +65,8 @@ pub struct CommonRequest {
     pub delivery: Delivery,
     /// Which log-probabilities are reported.
     pub logprobs: Logprobs,
+    /// Whether the model's certainty is reported.
+    pub signals: Signals,
     /// Higher goes first.
     pub priority: i32,
 }
@@ -83,6 +86,10 @@ impl CommonRequest {
         if let Logprobs::On { top } = logprobs {
             sampling.top_logprobs = top;
         }
+        let signals = signals::read(fields)?;
+        if signals != Signals::Off {
+            sampling.signals = SignalReport::On;
+        }
         let choices = fields.integer("n", 1..=CHOICES_MAX)?.unwrap_or(1);
         // vLLM's field, in which lower numbers go first.
         let priority = fields.integer("priority", i64::from(-i32::MAX)..=i64::from(i32::MAX))?.unwrap_or(0);
@@ -94,6 +101,7 @@ impl CommonRequest {
             choices: choices as u32,
             delivery: delivery(fields)?,
             logprobs,
+            signals,
             priority: -(priority as i32),
         })
     }

@@ -8,4 +8,5 @@ pub mod json;
 pub mod logprobs;
 pub mod reply;
 pub mod sampling;
+pub mod signals;
 pub mod tokens;

@@ -5,6 +5,7 @@ use crate::random;
 use crate::text_model::TextModel;
 use crate::wire::common::{Delivery, Logprobs, StreamUsage};
 use crate::wire::logprobs::{CompletionLogprobs, chat_entry};
+use crate::wire::signals::{self, Signals};
 use lavalane_actors::request::{FinishReason, Finished, TokenEvent, Usage};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -67,7 +68,7 @@ impl ReplyWriter {
         let choice = |(index, choice): (usize, &WholeChoice)| {
             let logprobs = self.whole_logprobs(choice);
             let reason = finish_reason(&choice.reason);
-            match self.endpoint {
+            let mut value = match self.endpoint {
                 Endpoint::Chat => json!({
                     "index": index,
                     "message": { "role": "assistant", "content": choice.text, "refusal": null },
@@ -77,7 +78,11 @@ impl ReplyWriter {
                 Endpoint::Completion => json!({
                     "index": index, "text": choice.text, "logprobs": logprobs, "finish_reason": reason,
                 }),
+            };
+            if job.common().signals != Signals::Off {
+                value["signals"] = choice.tokens.iter().filter_map(signals::entry).collect();
             }
+            value
         };
         let choices: Value = choices.iter().enumerate().map(choice).collect();
         let object = match self.endpoint {
@@ -143,7 +148,7 @@ impl ReplyWriter {
         (self.endpoint == Endpoint::Chat).then(|| self.chunk(json!([choice])))
     }
 
-    /// The chunk for a token; `None` where it brings neither text nor log-probabilities. `is_end`
+    /// The chunk for a token; `None` where it brings neither text, log-probabilities nor signals. `is_end`
     /// tells that the token only ends the reply.
     pub fn token_chunk(&mut self, index: usize, token: &TokenEvent, is_end: bool) -> Option<Value> {
         let offset = self.offsets[index];
@@ -159,10 +164,15 @@ impl ReplyWriter {
             }
             _ => Value::Null,
         };
-        if token.text.is_empty() && logprobs.is_null() {
+        let signals = signals::entry(token).filter(|_| !is_end);
+        if token.text.is_empty() && logprobs.is_null() && signals.is_none() {
             return None;
         }
-        Some(self.choice_chunk(index, Some(&token.text), logprobs, Value::Null))
+        let mut chunk = self.choice_chunk(index, Some(&token.text), logprobs, Value::Null);
+        if let Some(signals) = signals {
+            chunk["choices"][0]["signals"] = signals;
+        }
+        Some(chunk)
     }
 
     /// A choice's last chunks: text that was held back, then the reason.
