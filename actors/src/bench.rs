@@ -6,9 +6,11 @@ use crate::settings::{EngineSettings, PrefixReuse, StartError};
 use crate::{Engine, RequestStream};
 use lavalane_runtime::batch::{
     BatchDone, BatchExecutor, BatchOutcome, ExecutorLimits, IterationBatch, LaneOutcome, LogitsUse,
+    PageTransferError,
 };
-use lavalane_runtime::ids::TokenId;
+use lavalane_runtime::ids::{PageId, TokenId};
 use lavalane_runtime::sampling::{Sampled, SamplingSettings};
+use lavalane_runtime::snapshot::{Digest, SnapshotIdentity};
 use lavalane_runtime::tokenizer::TokenText;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,6 +121,30 @@ impl BatchExecutor for IdleExecutor {
 
     fn recover(&mut self) -> Result<(), String> {
         Ok(())
+    }
+
+    fn identity(&self) -> SnapshotIdentity {
+        SnapshotIdentity {
+            model: Digest(0),
+            architecture: "idle".to_owned(),
+            pack: "none".to_owned(),
+            pack_version: 1,
+            driver: "none".to_owned(),
+            kv_type: "none".to_owned(),
+            precision: "none".to_owned(),
+            rope: Digest(0),
+            page_tokens: self.limits.page_tokens as u32,
+            page_bytes: 1,
+        }
+    }
+
+    fn export_pages(&mut self, pages: &[PageId]) -> Result<Vec<u8>, PageTransferError> {
+        PageTransferError::check(pages, pages.len(), self.limits.pages, 1)?;
+        Ok(vec![0; pages.len()])
+    }
+
+    fn import_pages(&mut self, pages: &[PageId], bytes: &[u8]) -> Result<(), PageTransferError> {
+        PageTransferError::check(pages, bytes.len(), self.limits.pages, 1)
     }
 }
 

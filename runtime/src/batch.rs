@@ -7,6 +7,7 @@
 use crate::ids::{BatchId, Generation, LaneId, PageId, Position, TokenId};
 use crate::sampling::Sampled;
 use crate::session::Session;
+use crate::snapshot::SnapshotIdentity;
 use std::collections::HashSet;
 
 /// Which rows of a lane's work need logits, and what becomes of them.
@@ -270,6 +271,59 @@ pub struct ExecutorLimits {
     pub vocabulary: usize,
 }
 
+/// Why pages could not be exported or imported.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PageTransferError {
+    /// The pool has no such page.
+    #[error("KV page {page} is not one of the pool's {pages}")]
+    UnknownPage {
+        /// The page.
+        page: PageId,
+        /// Pages in the pool.
+        pages: usize,
+    },
+    /// The bytes are not as many as the pages take.
+    #[error("{given} bytes were given for {pages} KV pages of {page_bytes} bytes each")]
+    WrongSize {
+        /// How many bytes were given.
+        given: usize,
+        /// How many pages were named.
+        pages: usize,
+        /// Bytes of one page.
+        page_bytes: u64,
+    },
+    /// The device is lost, with everything in its memory.
+    #[error("the device is lost: {0}")]
+    DeviceLost(String),
+    /// The device refused.
+    #[error("the device refused to move KV pages: {0}")]
+    Device(String),
+    /// The executor panicked or its thread ended.
+    #[error("the executor died: {0}")]
+    ExecutorDied(String),
+}
+
+impl PageTransferError {
+    /// Checks that the pool has each of `pages`, and that `given` bytes are what they take.
+    ///
+    /// # Errors
+    /// [`Self::UnknownPage`] or [`Self::WrongSize`].
+    pub fn check(
+        pages: &[PageId],
+        given: usize,
+        pool_pages: usize,
+        page_bytes: u64,
+    ) -> Result<(), PageTransferError> {
+        if let Some(&page) = pages.iter().find(|page| page.index() >= pool_pages) {
+            return Err(Self::UnknownPage { page, pages: pool_pages });
+        }
+        if (pages.len() as u64).checked_mul(page_bytes) != Some(given as u64) {
+            return Err(Self::WrongSize { given, pages: pages.len(), page_bytes });
+        }
+        Ok(())
+    }
+}
+
 /// Runs batches on one device group. It is owned by one plain thread, the only one that touches the
 /// group's queues.
 pub trait BatchExecutor: Send {
@@ -285,6 +339,26 @@ pub trait BatchExecutor: Send {
     /// # Errors
     /// The device cannot be made again; the text says why.
     fn recover(&mut self) -> Result<(), String>;
+
+    /// What decides the content of a page besides its tokens; constant over the executor's life. The first
+    /// call may take as long as reading the model's file.
+    fn identity(&self) -> SnapshotIdentity;
+
+    /// The content of pages, in order: `pages.len()` times the identity's `page_bytes`. What lies beyond the
+    /// tokens that a sequence holds is garbage. Nothing of the executor's state changes.
+    ///
+    /// # Errors
+    /// A page that the pool has not, or the device's refusal or loss.
+    fn export_pages(&mut self, pages: &[PageId]) -> Result<Vec<u8>, PageTransferError>;
+
+    /// Replaces the content of pages by `bytes`, which an executor of an equal identity exported: rows that
+    /// attend to them afterwards get the same bits as if the tokens had run here. The caller owns the pages
+    /// alone, and knows that the bytes are whole.
+    ///
+    /// # Errors
+    /// A page that the pool has not, too few or too many bytes (nothing is written then), or the device's
+    /// refusal or loss (the pages hold garbage then).
+    fn import_pages(&mut self, pages: &[PageId], bytes: &[u8]) -> Result<(), PageTransferError>;
 }
 
 #[cfg(test)]

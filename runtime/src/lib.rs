@@ -14,6 +14,7 @@ pub mod quant;
 pub mod reference;
 pub mod sampling;
 pub mod session;
+pub mod snapshot;
 pub mod synth;
 #[cfg(any(test, feature = "testing", debug_assertions))]
 pub mod testing;

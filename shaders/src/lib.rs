@@ -5,11 +5,13 @@
 //! and writes is said at the head of its GLSL file.
 
 mod kernel;
+mod sources;
 mod table;
 #[path = "kernels/mod.rs"]
 pub mod twins;
 
 pub use kernel::{CacheKind, CodeKind, InputKind, Kernel, ScaleKind, Tile};
+pub use sources::SOURCES_FINGERPRINT;
 pub use table::load;
 
 /// Tokens per page of the KV cache; PAGE_TOKENS in the kernels.

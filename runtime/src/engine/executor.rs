@@ -4,15 +4,16 @@
 use super::{EngineError, EngineOptions, MemoryPlan};
 use crate::batch::{
     BatchDone, BatchExecutor, BatchFaultCause, BatchOutcome, ExecutorLimits, IterationBatch, LaneFault,
-    LaneFaultCause, LaneOutcome, LaneWork, LogitsUse, PageCopy, PartialBatchError,
+    LaneFaultCause, LaneOutcome, LaneWork, LogitsUse, PageCopy, PageTransferError, PartialBatchError,
 };
-use crate::ids::LaneId;
+use crate::ids::{LaneId, PageId};
 use crate::model::Model;
 use crate::sampling::Sampled;
+use crate::snapshot::{Digest, SnapshotIdentity};
 use crate::vulkan::{DeviceReport, Forward, ForwardOptions, Pack, RowLogits, StepLane, VulkanError};
 use lavalane_shaders::PAGE_TOKENS;
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Runs batches of one model on one device group.
 pub struct VulkanExecutor {
@@ -23,6 +24,8 @@ pub struct VulkanExecutor {
     device: DeviceReport,
     pack: Pack,
     limits: ExecutorLimits,
+    /// Made when it is first asked for, since that reads the model's file.
+    identity: OnceLock<SnapshotIdentity>,
 }
 
 /// What became of a batch's lanes so far.
@@ -70,6 +73,7 @@ impl VulkanExecutor {
             forward_options,
             plan,
             limits,
+            identity: OnceLock::new(),
         })
     }
 
@@ -247,6 +251,58 @@ impl BatchExecutor for VulkanExecutor {
         self.pack = forward.pack();
         self.forward = Some(forward);
         Ok(())
+    }
+
+    fn identity(&self) -> SnapshotIdentity {
+        let identity = || {
+            let description = self.model.description();
+            SnapshotIdentity {
+                model: Digest::of_model(&self.model),
+                architecture: description.architecture.clone(),
+                pack: self.pack.name().to_owned(),
+                pack_version: self.pack.version(),
+                driver: format!("{}, {}", self.device.name, self.device.driver),
+                kv_type: self.forward_options.kv_type.name().to_owned(),
+                precision: self.forward_options.precision.name().to_owned(),
+                rope: Digest::of_ropes(description.layers.iter().map(|layer| &layer.rope)),
+                page_tokens: PAGE_TOKENS as u32,
+                page_bytes: self.plan.page_bytes,
+            }
+        };
+        self.identity.get_or_init(identity).clone()
+    }
+
+    fn export_pages(&mut self, pages: &[PageId]) -> Result<Vec<u8>, PageTransferError> {
+        let page_bytes = self.plan.page_bytes;
+        let bytes = pages.len() * page_bytes as usize;
+        PageTransferError::check(pages, bytes, self.limits.pages, page_bytes)?;
+        let forward = self.forward.as_ref().ok_or_else(lost)?;
+        let mut exported = Vec::with_capacity(bytes);
+        for &page in pages {
+            exported.append(&mut forward.read_page(page).map_err(refused)?);
+        }
+        Ok(exported)
+    }
+
+    fn import_pages(&mut self, pages: &[PageId], bytes: &[u8]) -> Result<(), PageTransferError> {
+        let page_bytes = self.plan.page_bytes;
+        PageTransferError::check(pages, bytes.len(), self.limits.pages, page_bytes)?;
+        let forward = self.forward.as_mut().ok_or_else(lost)?;
+        for (&page, content) in pages.iter().zip(bytes.chunks_exact(page_bytes as usize)) {
+            forward.write_page(page, content).map_err(refused)?;
+        }
+        Ok(())
+    }
+}
+
+fn lost() -> PageTransferError {
+    PageTransferError::DeviceLost("it was lost before and is not recovered".to_owned())
+}
+
+fn refused(error: VulkanError) -> PageTransferError {
+    match error {
+        VulkanError::DeviceLost(reason) => PageTransferError::DeviceLost(reason),
+        other => PageTransferError::Device(other.to_string()),
     }
 }
 

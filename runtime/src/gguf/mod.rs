@@ -127,6 +127,11 @@ impl GgufFile {
         self.parts.iter().map(|part| part.map.len() as u64).sum()
     }
 
+    /// The whole content of each part, in order.
+    pub fn contents(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().map(|part| &part.map[..])
+    }
+
     /// All metadata, by key.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.parts[0].metadata.iter().map(|(key, entry)| (key.as_str(), &entry.value))

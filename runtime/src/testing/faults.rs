@@ -6,10 +6,11 @@
 use super::script::{Fate, Fault, FaultScript, When};
 use crate::batch::{
     BatchDone, BatchExecutor, BatchFaultCause, BatchOutcome, ExecutorLimits, IterationBatch, LaneFault,
-    LaneOutcome, LaneVerdict, LaneWork, PartialBatchError,
+    LaneOutcome, LaneVerdict, LaneWork, PageTransferError, PartialBatchError,
 };
-use crate::ids::{BatchId, LaneId};
+use crate::ids::{BatchId, LaneId, PageId};
 use crate::session::Session;
+use crate::snapshot::SnapshotIdentity;
 
 /// Plays a [`FaultScript`] on another executor.
 pub struct FaultInjectingExecutor<E> {
@@ -40,6 +41,14 @@ impl<E: BatchExecutor> FaultInjectingExecutor<E> {
     pub fn with_observer(mut self, observer: impl FnMut(u64) + Send + 'static) -> Self {
         self.observer = Some(Box::new(observer));
         self
+    }
+
+    /// Why pages cannot be moved now, if they cannot.
+    fn check_transfer(&self) -> Result<(), PageTransferError> {
+        if self.lost {
+            return Err(PageTransferError::DeviceLost("it was lost before".to_owned()));
+        }
+        self.script.begin_transfer()
     }
 }
 
@@ -176,5 +185,23 @@ impl<E: BatchExecutor> BatchExecutor for FaultInjectingExecutor<E> {
         self.script.recover()?;
         self.lost = false;
         self.inner.recover()
+    }
+
+    fn identity(&self) -> SnapshotIdentity {
+        self.inner.identity()
+    }
+
+    fn export_pages(&mut self, pages: &[PageId]) -> Result<Vec<u8>, PageTransferError> {
+        self.check_transfer()?;
+        let bytes = self.inner.export_pages(pages)?;
+        self.script.note_exported(pages.len());
+        Ok(bytes)
+    }
+
+    fn import_pages(&mut self, pages: &[PageId], bytes: &[u8]) -> Result<(), PageTransferError> {
+        self.check_transfer()?;
+        self.inner.import_pages(pages, bytes)?;
+        self.script.note_imported(pages.len());
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! A fault is bound to the number of the run in which it happens, counted from 1.
 
 use super::gate::Gate;
-use crate::batch::{LaneFaultCause, LaneWork};
+use crate::batch::{LaneFaultCause, LaneWork, PageTransferError};
 use crate::ids::{Generation, LaneId, Position, TokenId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -102,6 +102,21 @@ struct Script {
     run_count: u64,
     runs: Vec<RunRecord>,
     recoveries: u32,
+    transfers_to_fail: u32,
+    transfers: Transfers,
+}
+
+/// How many pages were moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transfers {
+    /// Out of the device.
+    pub exported: usize,
+    /// Into the device.
+    pub imported: usize,
+    /// Into it since the last run.
+    imported_since_run: usize,
+    /// The most that were moved into it between two runs.
+    pub imported_between_runs_max: usize,
 }
 
 /// Which faults happen when, and what has happened so far; shared with the executor that plays it.
@@ -149,6 +164,18 @@ impl FaultScript {
         self
     }
 
+    /// Makes the next `count` exports and imports of pages fail.
+    #[must_use]
+    pub fn fail_transfers(self, count: u32) -> Self {
+        self.0.lock().transfers_to_fail = count;
+        self
+    }
+
+    /// How many pages were moved so far.
+    pub fn transfers(&self) -> Transfers {
+        self.0.lock().transfers
+    }
+
     /// Lets the device be made again only as often as a gate allows.
     #[must_use]
     pub fn with_recovery_gate(self, gate: Gate) -> Self {
@@ -182,6 +209,7 @@ impl FaultScript {
     pub(super) fn begin(&self, work: &[LaneWork]) -> (u64, Option<Fault>) {
         let mut script = self.0.lock();
         script.run_count += 1;
+        script.transfers.imported_since_run = 0;
         let run = script.run_count;
         let poisoned =
             script.poison.is_some_and(|token| work.iter().any(|work| work.tokens.contains(&token)));
@@ -207,6 +235,28 @@ impl FaultScript {
         if let Some(run) = self.0.lock().runs.last_mut() {
             run.lanes.iter_mut().for_each(|record| record.fate = fate(record.lane));
         }
+    }
+
+    /// Notes that pages are to be moved; an error where that fails by script.
+    pub(super) fn begin_transfer(&self) -> Result<(), PageTransferError> {
+        let mut script = self.0.lock();
+        if script.transfers_to_fail > 0 {
+            script.transfers_to_fail -= 1;
+            return Err(PageTransferError::Device("injected".to_owned()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn note_exported(&self, pages: usize) {
+        self.0.lock().transfers.exported += pages;
+    }
+
+    pub(super) fn note_imported(&self, pages: usize) {
+        let transfers = &mut self.0.lock().transfers;
+        transfers.imported += pages;
+        transfers.imported_since_run += pages;
+        let longest = transfers.imported_between_runs_max.max(transfers.imported_since_run);
+        transfers.imported_between_runs_max = longest;
     }
 
     /// Notes that the device is to be made again; an error where that fails by script.

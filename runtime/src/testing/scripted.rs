@@ -3,10 +3,11 @@
 use super::gate::Gate;
 use crate::batch::{
     BatchDone, BatchExecutor, BatchFaultCause, BatchOutcome, ExecutorLimits, IterationBatch, LaneFault,
-    LaneFaultCause, LaneOutcome, LaneWork, LogitsUse, PartialBatchError,
+    LaneFaultCause, LaneOutcome, LaneWork, LogitsUse, PageTransferError, PartialBatchError,
 };
 use crate::ids::{PageId, Position, TokenId};
 use crate::sampling::{Sampled, Sampler, SamplingSettings};
+use crate::snapshot::{Digest, SnapshotIdentity};
 use crate::tokenizer::TokenText;
 
 /// The scripted vocabulary's end-of-generation token.
@@ -37,13 +38,17 @@ pub struct ScriptedExecutor {
     /// The length word of each slot.
     lengths: Vec<usize>,
     gate: Option<Gate>,
+    model: Digest,
 }
+
+/// Bytes of a place of an exported page.
+const PLACE_BYTES: usize = 4;
 
 impl ScriptedExecutor {
     /// An executor with empty pages.
     pub fn new(limits: ExecutorLimits) -> Self {
         let pages = vec![vec![None; limits.page_tokens]; limits.pages];
-        Self { limits, pages, lengths: vec![0; limits.lanes_max], gate: None }
+        Self { limits, pages, lengths: vec![0; limits.lanes_max], gate: None, model: Digest(1) }
     }
 
     /// Makes every step wait before `gate`.
@@ -51,6 +56,17 @@ impl ScriptedExecutor {
     pub fn with_gate(mut self, gate: Gate) -> Self {
         self.gate = Some(gate);
         self
+    }
+
+    /// Makes it another model, whose pages no other takes.
+    #[must_use]
+    pub fn with_model(mut self, model: Digest) -> Self {
+        self.model = model;
+        self
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.limits.page_tokens * PLACE_BYTES
     }
 
     fn place(&mut self, pages: &[PageId], position: usize) -> Option<&mut Place> {
@@ -140,6 +156,39 @@ impl BatchExecutor for ScriptedExecutor {
     fn recover(&mut self) -> Result<(), String> {
         self.pages.iter_mut().for_each(|page| page.fill(None));
         self.lengths.fill(0);
+        Ok(())
+    }
+
+    fn identity(&self) -> SnapshotIdentity {
+        SnapshotIdentity {
+            model: self.model,
+            architecture: "scripted".to_owned(),
+            pack: "none".to_owned(),
+            pack_version: 1,
+            driver: "none".to_owned(),
+            kv_type: "token".to_owned(),
+            precision: "exact".to_owned(),
+            rope: Digest(0),
+            page_tokens: self.limits.page_tokens as u32,
+            page_bytes: self.page_bytes() as u64,
+        }
+    }
+
+    fn export_pages(&mut self, pages: &[PageId]) -> Result<Vec<u8>, PageTransferError> {
+        let (page_bytes, bytes) = (self.page_bytes(), pages.len() * self.page_bytes());
+        PageTransferError::check(pages, bytes, self.limits.pages, page_bytes as u64)?;
+        let places = pages.iter().flat_map(|page| &self.pages[page.index()]);
+        Ok(places.flat_map(|place| place.map_or(u32::MAX, |token| token.0).to_le_bytes()).collect())
+    }
+
+    fn import_pages(&mut self, pages: &[PageId], bytes: &[u8]) -> Result<(), PageTransferError> {
+        PageTransferError::check(pages, bytes.len(), self.limits.pages, self.page_bytes() as u64)?;
+        for (page, content) in pages.iter().zip(bytes.chunks_exact(self.page_bytes())) {
+            let (words, _) = content.as_chunks::<PLACE_BYTES>();
+            let token =
+                |word: &[u8; PLACE_BYTES]| Some(u32::from_le_bytes(*word)).filter(|&word| word != u32::MAX);
+            self.pages[page.index()] = words.iter().map(|word| token(word).map(TokenId)).collect();
+        }
         Ok(())
     }
 }

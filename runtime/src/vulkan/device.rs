@@ -11,6 +11,11 @@ use vulkano::instance::{Instance, InstanceCreateInfo};
 use vulkano::memory::MemoryPropertyFlags;
 use vulkano::memory::allocator::StandardMemoryAllocator;
 
+/// The revision of what the host does for all packs and no kernel's source shows: how weights are
+/// repacked, how rotation angles are computed, which matrices are f32, how a page is exported. To be raised
+/// with any change there that gives other bits or another layout; kernels' own changes are seen without it.
+pub const HOST_SIDE_REVISION: u64 = 1;
+
 /// A pack of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pack {
@@ -27,6 +32,12 @@ impl Pack {
             Self::Cpu => "cpu",
             Self::Subgroup => "subgroup",
         }
+    }
+
+    /// Which numbers the pack gives and how it lays them out: differs between two programs wherever a
+    /// kernel's source or [`HOST_SIDE_REVISION`] does.
+    pub fn version(self) -> u64 {
+        lavalane_shaders::SOURCES_FINGERPRINT.rotate_left(self as u32) ^ HOST_SIDE_REVISION
     }
 
     /// The pack of that name.

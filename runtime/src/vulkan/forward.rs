@@ -33,6 +33,14 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Precise => "precise",
+        }
+    }
+
     /// The KV cache's element type that goes with it where nothing else is asked for.
     pub fn kv_type(self) -> KvType {
         match self {
@@ -53,6 +61,14 @@ pub enum KvType {
 }
 
 impl KvType {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::F32 => "f32",
+        }
+    }
+
     /// Bytes of one element.
     pub fn bytes(self) -> usize {
         match self {

@@ -11,6 +11,7 @@ mod device;
 mod error;
 mod forward;
 mod matrix;
+mod pages;
 mod pipelines;
 mod profile;
 mod recorder;
@@ -19,7 +20,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-pub use device::{DeviceChoice, DeviceReport, Pack, chosen, devices};
+pub use device::{DeviceChoice, DeviceReport, HOST_SIDE_REVISION, Pack, chosen, devices};
 pub use error::VulkanError;
 pub use forward::{Forward, ForwardOptions, KvType, Precision};
 pub use profile::StageTime;
