@@ -43,6 +43,10 @@ pub struct SettingsSource {
     /// Kernel pack instead of the device's own: cpu or subgroup
     #[arg(long, env = "LAVALANE_PACK")]
     pub pack: Option<String>,
+    /// Members of the device group: instances of a software device, one core each [default: one per core
+    /// of a software device whose driver can share memory, otherwise 1]
+    #[arg(long, env = "LAVALANE_MEMBERS")]
+    pub members: Option<usize>,
     /// Compute with f32 activations and an f32 KV cache
     #[arg(long, env = "LAVALANE_PRECISE", num_args = 0..=1, default_missing_value = "true")]
     pub precise: Option<bool>,
@@ -199,6 +203,7 @@ impl SettingsSource {
             host: self.host.or(weaker.host),
             port: self.port.or(weaker.port),
             device: self.device.or(weaker.device),
+            members: self.members.or(weaker.members),
             pack: self.pack.or(weaker.pack),
             precise: self.precise.or(weaker.precise),
             kv_type: self.kv_type.or(weaker.kv_type),
@@ -267,7 +272,11 @@ impl SettingsSource {
             bytes.ok_or(SettingsError::Invalid { name: "kv-mb", rule })
         });
         Ok(EngineOptions {
-            choice: DeviceChoice { device: self.device.clone(), pack: pack.transpose()? },
+            choice: DeviceChoice {
+                device: self.device.clone(),
+                pack: pack.transpose()?,
+                members: self.members,
+            },
             precision,
             kv_type: kv_type.transpose()?.unwrap_or_else(|| precision.kv_type()),
             lanes: at_least_one("lanes", self.lanes, EngineSettings::default().lanes)?,

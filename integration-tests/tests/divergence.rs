@@ -55,7 +55,7 @@ fn check(pack: Pack, precision: Precision, kv_type: KvType, windows: usize, scor
     let text =
         std::fs::read_to_string(models::data("text/persuasion.txt")).expect("the text is in the repository");
     let ids = tokenizer(&model).encode(&text, SpecialText::AsText, AddSpecial::Yes);
-    let choice = DeviceChoice { device: None, pack: Some(pack) };
+    let choice = DeviceChoice { pack: Some(pack), ..DeviceChoice::default() };
     let mut runner = WindowRunner::new(model.clone(), choice, precision, kv_type, WINDOW, 128)
         .expect("the model fits the device");
     let mut reference = ReferenceModel::new(&model);

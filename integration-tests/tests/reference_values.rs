@@ -57,7 +57,7 @@ fn check(file: ModelFile, pack: Pack) {
     let vectors: Vectors = models::vectors(file);
     assert_eq!(vectors.greedy.len(), 12, "the file holds 12 greedy runs");
     let model = Arc::new(Model::open(&path).expect("the model opens"));
-    let choice = DeviceChoice { device: None, pack: Some(pack) };
+    let choice = DeviceChoice { pack: Some(pack), ..DeviceChoice::default() };
     let mut runner = WindowRunner::new(model, choice, Precision::Precise, KvType::F32, 2048, 64)
         .expect("the model fits the device");
     let (mut steps, mut worst) = (0, 0.0f64);

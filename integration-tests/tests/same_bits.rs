@@ -17,7 +17,7 @@ const CONTEXT: usize = 640;
 const LANES: usize = 8;
 
 fn choice(pack: Pack) -> DeviceChoice {
-    DeviceChoice { device: None, pack: Some(pack) }
+    DeviceChoice { pack: Some(pack), ..DeviceChoice::default() }
 }
 
 fn model() -> Option<Arc<Model>> {

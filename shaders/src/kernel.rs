@@ -56,6 +56,8 @@ pub enum CacheKind {
 /// One compute kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
+    /// `meet.comp`
+    Meet,
     /// `norm.comp`
     Norm,
     /// `activate.comp`

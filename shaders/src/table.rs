@@ -40,6 +40,8 @@ macro_rules! kernels {
 }
 
 kernels! {
+    meet = "src/kernels/meet.comp" []
+        => Kernel::Meet,
     norm = "src/kernels/norm.comp" []
         => Kernel::Norm,
     activate = "src/kernels/activate.comp" []

@@ -12,6 +12,10 @@ pub struct DeviceArguments {
     /// The kernel pack, instead of the device's own
     #[arg(long, value_enum, env = "LAVALANE_PACK")]
     pub pack: Option<PackName>,
+    /// Members of the device group: instances of a software device, one core each [default: one per core
+    /// of a software device whose driver can share memory, otherwise 1]
+    #[arg(long, env = "LAVALANE_MEMBERS")]
+    pub members: Option<usize>,
     /// Keep activations in f32 (slower; also makes the KV cache f32 unless --kv-type says otherwise)
     #[arg(long)]
     pub precise: bool,
@@ -45,7 +49,7 @@ impl DeviceArguments {
             PackName::Cpu => Pack::Cpu,
             PackName::Subgroup => Pack::Subgroup,
         });
-        DeviceChoice { device: self.device.clone(), pack }
+        DeviceChoice { device: self.device.clone(), pack, members: self.members }
     }
 
     /// How exact activations are.

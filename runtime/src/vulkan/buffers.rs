@@ -8,6 +8,14 @@ use vulkano::buffer::{Buffer, BufferCreateInfo, BufferUsage, Subbuffer};
 use vulkano::format::Format;
 use vulkano::memory::allocator::{AllocationCreateInfo, MemoryTypeFilter};
 
+/// What every buffer may be used for.
+pub(crate) fn buffer_usage() -> BufferUsage {
+    BufferUsage::STORAGE_BUFFER
+        | BufferUsage::UNIFORM_TEXEL_BUFFER
+        | BufferUsage::TRANSFER_SRC
+        | BufferUsage::TRANSFER_DST
+}
+
 /// Where a buffer lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Home {
@@ -39,10 +47,7 @@ impl Member {
             Home::Upload => MemoryTypeFilter::PREFER_HOST | MemoryTypeFilter::HOST_SEQUENTIAL_WRITE,
             Home::Readback => MemoryTypeFilter::PREFER_HOST | MemoryTypeFilter::HOST_RANDOM_ACCESS,
         };
-        let usage = BufferUsage::STORAGE_BUFFER
-            | BufferUsage::UNIFORM_TEXEL_BUFFER
-            | BufferUsage::TRANSFER_SRC
-            | BufferUsage::TRANSFER_DST;
+        let usage = buffer_usage();
         Buffer::new_slice::<u8>(
             self.memory.clone(),
             BufferCreateInfo { usage, ..Default::default() },

@@ -1,12 +1,13 @@
 //! Finding devices, choosing one and the kernel pack for it, and opening it.
 
 use super::error::VulkanError;
+use super::host_memory::IMPORT_ALIGNMENT;
 use std::sync::Arc;
 use vulkano::VulkanLibrary;
 use vulkano::command_buffer::allocator::StandardCommandBufferAllocator;
 use vulkano::descriptor_set::allocator::StandardDescriptorSetAllocator;
 use vulkano::device::physical::{PhysicalDevice, PhysicalDeviceType};
-use vulkano::device::{Device, DeviceCreateInfo, Queue, QueueCreateInfo, QueueFlags};
+use vulkano::device::{Device, DeviceCreateInfo, DeviceExtensions, Queue, QueueCreateInfo, QueueFlags};
 use vulkano::instance::{Instance, InstanceCreateInfo};
 use vulkano::memory::MemoryPropertyFlags;
 use vulkano::memory::allocator::StandardMemoryAllocator;
@@ -53,6 +54,9 @@ pub struct DeviceChoice {
     pub device: Option<String>,
     /// The pack; `None` takes the device's own.
     pub pack: Option<Pack>,
+    /// How many members a device group has: instances of a software device, one core each. `None` takes
+    /// one per core where [`software_threads`] says that devices run their work inline, and one otherwise.
+    pub members: Option<usize>,
 }
 
 /// What is known of one Vulkan device.
@@ -105,6 +109,10 @@ fn physical_devices() -> Result<Vec<Arc<PhysicalDevice>>, VulkanError> {
         .enumerate_physical_devices()
         .map_err(|error| VulkanError::driver("vkEnumeratePhysicalDevices", error))?;
     Ok(found.filter(|device| compute_family(device).is_some()).collect())
+}
+
+fn ext_host_memory() -> DeviceExtensions {
+    DeviceExtensions { ext_external_memory_host: true, ..DeviceExtensions::empty() }
 }
 
 fn compute_family(device: &PhysicalDevice) -> Option<u32> {
@@ -207,7 +215,13 @@ impl Member {
             return Err(VulkanError::PackUnsupported { pack: "cpu", device: report.name, reason });
         }
         let family = compute_family(&physical).expect("devices without a compute queue were left out");
+        let imports = ext_host_memory();
         let info = DeviceCreateInfo {
+            enabled_extensions: if physical.supported_extensions().contains(&imports) {
+                imports
+            } else {
+                DeviceExtensions::empty()
+            },
             queue_create_infos: vec![QueueCreateInfo { queue_family_index: family, ..Default::default() }],
             ..Default::default()
         };
@@ -224,6 +238,17 @@ impl Member {
             pack,
             buffer_bytes_limit: u64::MAX,
         })
+    }
+
+    /// Why this device cannot take host memory as its own, if it cannot.
+    pub(crate) fn import_obstacle(&self) -> Option<String> {
+        if !self.device.enabled_extensions().ext_external_memory_host {
+            return Some("the driver lacks VK_EXT_external_memory_host".to_owned());
+        }
+        let properties = self.device.physical_device().properties();
+        let alignment = properties.min_imported_host_pointer_alignment.unwrap_or(1);
+        (alignment > IMPORT_ALIGNMENT as u64)
+            .then(|| format!("imported memory is aligned to {alignment} bytes"))
     }
 
     /// Rows of a group of repacked weights.

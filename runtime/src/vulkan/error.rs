@@ -29,6 +29,14 @@ pub enum VulkanError {
         /// What is missing.
         reason: String,
     },
+    /// More members were asked for than the device can be grouped into.
+    #[error("this device cannot be a group of {members} members: {reason}")]
+    Ungroupable {
+        /// How many members were asked for.
+        members: usize,
+        /// What stands against it.
+        reason: String,
+    },
     /// Not enough device memory.
     #[error("{what} needs {needed_bytes} bytes of device memory: {reason}")]
     OutOfMemory {

@@ -8,15 +8,13 @@ use super::buffers::Home;
 use super::device::{Member, Pack};
 use super::error::VulkanError;
 use super::forward::Precision;
-use super::pipelines::{Binding, Pipelines, Specialised};
-use super::recorder::Recorder;
+use super::group::{Along, Bound, Group, GroupPipelines, GroupRecorder, Stage};
+use super::pipelines::Specialised;
+use super::region::Region;
 use super::repack::{SourceRows, Storage};
 use lavalane_shaders::{BLOCK, InputKind, Kernel, ROW_GROUPS, Tile};
-use std::sync::Arc;
-use vulkano::buffer::{BufferContents, Subbuffer};
-use vulkano::descriptor_set::DescriptorSet;
+use vulkano::buffer::BufferContents;
 use vulkano::format::Format;
-use vulkano::pipeline::ComputePipeline;
 
 /// Tokens from which on the kernel for tiles of 8 is used.
 const EIGHT_FROM_TOKENS: usize = 3;
@@ -26,9 +24,9 @@ pub(super) const SLICES: u32 = 4;
 
 /// The activation buffers that matrices read; see `kernels/activations.glsl`.
 pub(crate) struct Activations {
-    pub(crate) codes: Subbuffer<[u8]>,
-    pub(crate) scales: Subbuffer<[u8]>,
-    pub(crate) values: Subbuffer<[u8]>,
+    pub(crate) codes: Region,
+    pub(crate) scales: Region,
+    pub(crate) values: Region,
 }
 
 /// A matrix bound to its input and output buffers.
@@ -42,9 +40,9 @@ struct Part {
     input: InputKind,
     rows: usize,
     offset: usize,
-    groups: u32,
-    one: (Arc<ComputePipeline>, Arc<DescriptorSet>),
-    eight: (Arc<ComputePipeline>, Arc<DescriptorSet>),
+    groups: usize,
+    one: Stage,
+    eight: Stage,
 }
 
 #[derive(Clone, Copy, BufferContents)]
@@ -68,23 +66,23 @@ impl Matrix {
     /// # Errors
     /// They do not fit the device's memory, or the driver refuses.
     pub(crate) fn new(
-        member: &Member,
-        pipelines: &mut Pipelines,
+        group: &Group,
+        pipelines: &mut GroupPipelines,
         sources: &[SourceRows<'_>],
         columns: usize,
         precision: Precision,
         input: &Activations,
-        output: &Subbuffer<[u8]>,
+        output: &Region,
     ) -> Result<Self, VulkanError> {
         let mut parts = Vec::new();
         let mut offset = 0;
         for run in sources.chunk_by(|a, b| Storage::of(a.tensor_type) == Storage::of(b.tensor_type)) {
             let storage = Storage::of(run[0].tensor_type);
-            for piece in split(member, storage, run, columns) {
+            for piece in split(group.first(), storage, run, columns) {
                 let rows: usize = piece.iter().map(|source| source.rows).sum();
-                let weights = Weights::upload(member, storage, &piece, columns)?;
+                let weights = Weights::upload(group, storage, &piece, columns)?;
                 parts.push(Part::new(
-                    member, pipelines, storage, precision, rows, offset, weights, input, output,
+                    group, pipelines, storage, precision, rows, offset, weights, input, output,
                 )?);
                 offset += rows;
             }
@@ -98,7 +96,7 @@ impl Matrix {
     }
 
     /// Multiplies the first `tokens` rows of activations; the output has one value per row of the matrix and token.
-    pub(crate) fn multiply(&self, recorder: &mut Recorder, tokens: usize) {
+    pub(crate) fn multiply(&self, recorder: &mut GroupRecorder<'_>, tokens: usize) {
         for part in &self.parts {
             let push = Push {
                 blocks: self.columns.div_ceil(BLOCK) as u32,
@@ -108,9 +106,10 @@ impl Matrix {
                 offset: part.offset as u32,
             };
             let eight = tokens >= EIGHT_FROM_TOKENS;
-            let (pipeline, set) = if eight { &part.eight } else { &part.one };
+            let stage = if eight { &part.eight } else { &part.one };
             let tiles = if eight { tokens.div_ceil(8) } else { tokens };
-            recorder.dispatch(pipeline, set, push, [part.groups, tiles as u32, 1]);
+            // By rows of the matrix, so that each member reads its own share of the weights only.
+            recorder.dispatch(stage, push, [part.groups, tiles], Along::X);
         }
     }
 }
@@ -148,23 +147,23 @@ fn split<'a>(
 }
 
 struct Weights {
-    codes: Subbuffer<[u8]>,
-    scales: Option<Subbuffer<[u8]>>,
+    codes: Region,
+    scales: Option<Region>,
 }
 
 impl Weights {
     fn upload(
-        member: &Member,
+        group: &Group,
         storage: Storage,
         piece: &[SourceRows<'_>],
         columns: usize,
     ) -> Result<Self, VulkanError> {
-        let repacked = storage.repack(piece, columns, member.lanes(), ROW_GROUPS);
-        let upload = |what: &str, words: &[u32]| -> Result<Subbuffer<[u8]>, VulkanError> {
+        let repacked = storage.repack(piece, columns, group.first().lanes(), ROW_GROUPS);
+        let upload = |what: &str, words: &[u32]| -> Result<Region, VulkanError> {
             let bytes: &[u8] = bytemuck::cast_slice(words);
-            let buffer = member.buffer(what, bytes.len(), Home::Device)?;
-            member.upload(&buffer, bytes)?;
-            Ok(buffer)
+            let region = group.region(what, bytes.len(), Home::Device)?;
+            group.upload(&region, bytes)?;
+            Ok(region)
         };
         let codes = upload("a matrix's weights", &repacked.codes)?;
         let scales = match repacked.scales.is_empty() {
@@ -178,30 +177,27 @@ impl Weights {
 impl Part {
     #[expect(clippy::too_many_arguments, reason = "each is a different thing to bind")]
     fn new(
-        member: &Member,
-        pipelines: &mut Pipelines,
+        group: &Group,
+        pipelines: &mut GroupPipelines,
         storage: Storage,
         precision: Precision,
         rows: usize,
         offset: usize,
         weights: Weights,
         input: &Activations,
-        output: &Subbuffer<[u8]>,
+        output: &Region,
     ) -> Result<Self, VulkanError> {
         let kind = input_kind(storage, precision);
+        let member = group.first();
         let groups = rows.div_ceil(member.lanes()).next_multiple_of(ROW_GROUPS);
-        let bindings = bindings(member, storage, kind, &weights, input, output)?;
-        let mut ready = |tile| -> Result<_, VulkanError> {
-            let pipeline = pipelines.get(member, kernel(member, storage, kind, tile))?;
-            let set = member.set(&pipeline, &bindings)?;
-            Ok((pipeline, set))
-        };
+        let bindings = bindings(member.pack, storage, kind, &weights, input, output);
+        let mut ready = |tile| group.stage(pipelines, kernel(member, storage, kind, tile), &bindings);
         let (one, eight) = (ready(Tile::One)?, ready(Tile::Eight)?);
         let groups = match member.pack {
             Pack::Cpu => groups / ROW_GROUPS,
             Pack::Subgroup => groups,
         };
-        Ok(Self { input: kind, rows, offset, groups: groups as u32, one, eight })
+        Ok(Self { input: kind, rows, offset, groups, one, eight })
     }
 }
 
@@ -221,45 +217,44 @@ fn kernel(member: &Member, storage: Storage, input: InputKind, tile: Tile) -> Sp
 }
 
 fn bindings(
-    member: &Member,
+    pack: Pack,
     storage: Storage,
     input_kind: InputKind,
     weights: &Weights,
     input: &Activations,
-    output: &Subbuffer<[u8]>,
-) -> Result<Vec<(u32, Binding)>, VulkanError> {
-    let mut bindings = vec![(4, Binding::Storage(output.clone()))];
-    match member.pack {
+    output: &Region,
+) -> Vec<(u32, Bound)> {
+    let mut bindings = vec![(4, Bound::Storage(output.clone()))];
+    match pack {
         Pack::Subgroup => {
-            bindings.push((0, Binding::Storage(weights.codes.clone())));
-            bindings.extend(weights.scales.clone().map(|scales| (1, Binding::Storage(scales))));
+            bindings.push((0, Bound::Storage(weights.codes.clone())));
+            bindings.extend(weights.scales.clone().map(|scales| (1, Bound::Storage(scales))));
             match input_kind {
-                InputKind::Float => bindings.push((2, Binding::Storage(input.values.clone()))),
+                InputKind::Float => bindings.push((2, Bound::Storage(input.values.clone()))),
                 InputKind::Int8 => {
-                    bindings.push((2, Binding::Storage(input.codes.clone())));
-                    bindings.push((3, Binding::Storage(input.scales.clone())));
+                    bindings.push((2, Bound::Storage(input.codes.clone())));
+                    bindings.push((3, Bound::Storage(input.scales.clone())));
                 }
             }
         }
         Pack::Cpu => {
-            let texels = |buffer: &Subbuffer<[u8]>, format| member.view(buffer, format).map(Binding::Texels);
-            bindings.push((0, texels(&weights.codes, Format::R32G32B32A32_UINT)?));
+            bindings.push((0, Bound::Texels(weights.codes.clone(), Format::R32G32B32A32_UINT)));
             let scale_format = match storage.scales {
                 lavalane_shaders::ScaleKind::Half => Format::R32_UINT,
                 lavalane_shaders::ScaleKind::Float => Format::R32G32_UINT,
                 lavalane_shaders::ScaleKind::FloatPer16 => Format::R32G32B32A32_UINT,
             };
-            if let Some(scales) = &weights.scales {
-                bindings.push((1, texels(scales, scale_format)?));
-            }
+            bindings.extend(weights.scales.clone().map(|scales| (1, Bound::Texels(scales, scale_format))));
             match input_kind {
-                InputKind::Float => bindings.push((2, texels(&input.values, Format::R32G32B32A32_SFLOAT)?)),
+                InputKind::Float => {
+                    bindings.push((2, Bound::Texels(input.values.clone(), Format::R32G32B32A32_SFLOAT)));
+                }
                 InputKind::Int8 => {
-                    bindings.push((2, texels(&input.codes, Format::R32G32B32A32_UINT)?));
-                    bindings.push((3, texels(&input.scales, Format::R32G32B32A32_SFLOAT)?));
+                    bindings.push((2, Bound::Texels(input.codes.clone(), Format::R32G32B32A32_UINT)));
+                    bindings.push((3, Bound::Texels(input.scales.clone(), Format::R32G32B32A32_SFLOAT)));
                 }
             }
         }
     }
-    Ok(bindings)
+    bindings
 }

@@ -7,21 +7,30 @@
 #![allow(unsafe_code, reason = "recording and submitting commands without vulkano's tracking")]
 
 mod buffers;
+mod build;
 mod device;
 mod error;
 mod forward;
+mod group;
+mod host_memory;
 mod matrix;
 mod pages;
 mod pipelines;
 mod profile;
+mod programs;
+mod record;
 mod recorder;
+mod region;
 mod repack;
+mod scratch;
 mod step;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 pub use device::{DeviceChoice, DeviceReport, HOST_SIDE_REVISION, Pack, chosen, devices};
 pub use error::VulkanError;
 pub use forward::{Forward, ForwardOptions, KvType, Precision};
 pub use profile::StageTime;
 pub use step::{RowLogits, StepLane, StepResult};
+pub use threads::{SoftwareThreads, run_software_devices_inline, software_threads};

@@ -11,7 +11,8 @@ use std::time::Duration;
 use vulkano::VulkanObject;
 use vulkano::buffer::{BufferContents, Subbuffer};
 use vulkano::command_buffer::{
-    CommandBufferBeginInfo, CommandBufferLevel, CommandBufferUsage, CopyBufferInfo, RecordingCommandBuffer,
+    CommandBuffer, CommandBufferBeginInfo, CommandBufferLevel, CommandBufferUsage, CopyBufferInfo,
+    RecordingCommandBuffer,
 };
 use vulkano::descriptor_set::DescriptorSet;
 use vulkano::pipeline::{ComputePipeline, Pipeline, PipelineBindPoint};
@@ -21,17 +22,38 @@ use vulkano::sync::{AccessFlags, DependencyInfo, MemoryBarrier, PipelineStage, P
 /// How long a submission may take before the device counts as lost.
 const SUBMISSION_TIME_MAX: Duration = Duration::from_secs(600);
 
+/// Commands that were recorded, ready to run as often as wanted, one run at a time.
+pub(crate) struct Ready(Arc<Recorded>);
+
+struct Recorded {
+    commands: CommandBuffer,
+    fence: Fence,
+    profile: Option<Profile>,
+    _sets: Vec<Arc<DescriptorSet>>,
+    _buffers: Vec<Subbuffer<[u8]>>,
+    _pipelines: Vec<Arc<ComputePipeline>>,
+}
+
+impl Ready {
+    /// The times that were taken.
+    pub(crate) fn profile(&self) -> Option<&Profile> {
+        self.0.profile.as_ref()
+    }
+}
+
 /// Commands being recorded.
 pub(crate) struct Recorder {
     commands: RecordingCommandBuffer,
     sets: Vec<Arc<DescriptorSet>>,
     buffers: Vec<Subbuffer<[u8]>>,
-    bound: Option<Arc<ComputePipeline>>,
+    /// The pipelines that were bound; the last one is bound now.
+    bound: Vec<Arc<ComputePipeline>>,
     profile: Option<Profile>,
 }
 
 impl Recorder {
     /// Runs `pipeline` with `set` and `push` over `groups` workgroups.
+    #[cfg(test)]
     pub(crate) fn dispatch<T: BufferContents + Copy>(
         &mut self,
         pipeline: &Arc<ComputePipeline>,
@@ -39,18 +61,55 @@ impl Recorder {
         push: T,
         groups: [u32; 3],
     ) {
+        self.dispatch_from(pipeline, set, push, [0, 0], groups);
+    }
+
+    /// Runs `pipeline` over the `groups` workgroups from `base` on. Kernels read the base behind their own
+    /// push constants.
+    pub(crate) fn dispatch_from<T: BufferContents + Copy>(
+        &mut self,
+        pipeline: &Arc<ComputePipeline>,
+        set: &Arc<DescriptorSet>,
+        push: T,
+        base: [u32; 2],
+        groups: [u32; 3],
+    ) {
         if groups.contains(&0) {
             return;
         }
-        let rebind = self.bound.as_ref().is_none_or(|bound| !Arc::ptr_eq(bound, pipeline));
+        self.bind(pipeline, set);
+        // SAFETY: these are the push constants of the bound pipeline, its own struct and then the base.
+        unsafe {
+            self.commands.push_constants_unchecked(pipeline.layout(), 0, &push);
+            self.commands.push_constants_unchecked(pipeline.layout(), size_of::<T>() as u32, &base);
+            self.commands.dispatch_unchecked(groups);
+        }
+    }
+
+    /// Runs one workgroup of a `pipeline` that knows no base.
+    pub(crate) fn dispatch_once<T: BufferContents + Copy>(
+        &mut self,
+        pipeline: &Arc<ComputePipeline>,
+        set: &Arc<DescriptorSet>,
+        push: T,
+    ) {
+        self.bind(pipeline, set);
+        // SAFETY: these are the push constants of the bound pipeline.
+        unsafe {
+            self.commands.push_constants_unchecked(pipeline.layout(), 0, &push);
+            self.commands.dispatch_unchecked([1, 1, 1]);
+        }
+    }
+
+    fn bind(&mut self, pipeline: &Arc<ComputePipeline>, set: &Arc<DescriptorSet>) {
+        let rebind = self.bound.last().is_none_or(|bound| !Arc::ptr_eq(bound, pipeline));
         self.sets.push(set.clone());
-        // SAFETY: the set was allocated for this pipeline's layout, the push constants are its struct,
-        // and all objects live until the submission has ended, since the recorder keeps the set (which
-        // keeps its buffers) and the pipeline's owner outlives the submission.
+        // SAFETY: the set was allocated for this pipeline's layout, and both live as long as what is
+        // recorded, since the recorder keeps them (and the set its buffers).
         unsafe {
             if rebind {
                 self.commands.bind_pipeline_compute_unchecked(pipeline);
-                self.bound = Some(pipeline.clone());
+                self.bound.push(pipeline.clone());
             }
             self.commands.bind_descriptor_sets_unchecked(
                 PipelineBindPoint::Compute,
@@ -59,8 +118,6 @@ impl Recorder {
                 &[set.as_raw()],
                 &[],
             );
-            self.commands.push_constants_unchecked(pipeline.layout(), 0, &push);
-            self.commands.dispatch_unchecked(groups);
         }
     }
 
@@ -118,23 +175,25 @@ impl Recorder {
 
 impl Member {
     /// Begins to record.
+    ///
+    /// # Errors
+    /// The driver's refusal.
     pub(crate) fn record(&self) -> Result<Recorder, VulkanError> {
         let commands = RecordingCommandBuffer::new(
             self.commands.clone(),
             self.queue.queue_family_index(),
             CommandBufferLevel::Primary,
-            CommandBufferBeginInfo { usage: CommandBufferUsage::OneTimeSubmit, ..Default::default() },
+            CommandBufferBeginInfo { usage: CommandBufferUsage::MultipleSubmit, ..Default::default() },
         )
         .map_err(|error| VulkanError::driver("vkBeginCommandBuffer", error))?;
-        Ok(Recorder { commands, sets: Vec::new(), buffers: Vec::new(), bound: None, profile: None })
+        Ok(Recorder { commands, sets: Vec::new(), buffers: Vec::new(), bound: Vec::new(), profile: None })
     }
 
-    /// Submits what was recorded and waits for its end; gives back the profile, if times were taken.
+    /// Ends the recording.
     ///
     /// # Errors
-    /// [`VulkanError::DeviceLost`] where the driver says so or the submission does not end in time; the
-    /// driver's refusal otherwise.
-    pub(crate) fn submit(&self, recorder: Recorder) -> Result<Option<Profile>, VulkanError> {
+    /// The driver's refusal.
+    pub(crate) fn finish(&self, recorder: Recorder) -> Result<Ready, VulkanError> {
         let Recorder { mut commands, sets, buffers, bound, profile } = recorder;
         let to_host = MemoryBarrier {
             src_stages: PipelineStages::COMPUTE_SHADER | PipelineStages::ALL_TRANSFER,
@@ -153,26 +212,51 @@ impl Member {
         .map_err(|error| VulkanError::driver("vkEndCommandBuffer", error))?;
         let fence = Fence::new(self.device.clone(), FenceCreateInfo::default())
             .map_err(|error| VulkanError::driver("vkCreateFence", error))?;
-        let handles = [commands.handle()];
+        let kept = Recorded { commands, fence, profile, _sets: sets, _buffers: buffers, _pipelines: bound };
+        Ok(Ready(Arc::new(kept)))
+    }
+
+    /// Submits; [`Member::wait`] follows, whatever else happens, unless this is an error.
+    ///
+    /// # Errors
+    /// [`VulkanError::DeviceLost`] where the driver says so; the driver's refusal otherwise.
+    pub(crate) fn launch(&self, ready: &Ready) -> Result<(), VulkanError> {
+        let handles = [ready.0.commands.handle()];
         let info = ash::vk::SubmitInfo::default().command_buffers(&handles);
-        // SAFETY: the command buffer, the fence and everything that was recorded live until the wait below
-        // has ended, and this member is the only user of its queue.
+        // SAFETY: the command buffer, the fence and everything that was recorded live until the wait has
+        // ended or are never freed, the last run has ended, and this member is the only user of its queue.
         let result = self.queue.with(|_guard| unsafe {
-            (self.device.fns().v1_0.queue_submit)(self.queue.handle(), 1, &info, fence.handle())
+            (self.device.fns().v1_0.queue_submit)(self.queue.handle(), 1, &info, ready.0.fence.handle())
         });
         match result {
-            ash::vk::Result::SUCCESS => {}
-            ash::vk::Result::ERROR_DEVICE_LOST => {
-                return Err(VulkanError::DeviceLost("at submission".to_owned()));
-            }
-            other => return Err(VulkanError::driver("vkQueueSubmit", format!("{other:?}"))),
+            ash::vk::Result::SUCCESS => Ok(()),
+            ash::vk::Result::ERROR_DEVICE_LOST => Err(VulkanError::DeviceLost("at submission".to_owned())),
+            other => Err(VulkanError::driver("vkQueueSubmit", format!("{other:?}"))),
         }
-        let waited = fence.wait(Some(SUBMISSION_TIME_MAX));
-        if waited.is_err() {
-            // The device may still be using these: leak them rather than free what it reads.
-            std::mem::forget((commands, sets, buffers, bound, fence, profile));
+    }
+
+    /// Waits for the end of what was launched.
+    ///
+    /// # Errors
+    /// [`VulkanError::DeviceLost`] where it does not end in time.
+    pub(crate) fn wait(&self, ready: &Ready) -> Result<(), VulkanError> {
+        if ready.0.fence.wait(Some(SUBMISSION_TIME_MAX)).is_err() {
+            // The device may still be using what was recorded: leak it rather than free what it reads.
+            std::mem::forget(ready.0.clone());
             return Err(VulkanError::DeviceLost("a submission did not end".to_owned()));
         }
-        Ok(profile)
+        // SAFETY: nothing waits for the fence, and the submission that signals it has ended.
+        let reset = unsafe { ready.0.fence.reset() };
+        reset.map_err(|error| VulkanError::driver("vkResetFences", error))
+    }
+
+    /// Runs what was recorded, once, to its end.
+    ///
+    /// # Errors
+    /// As of [`Member::launch`] and [`Member::wait`].
+    pub(crate) fn submit(&self, recorder: Recorder) -> Result<(), VulkanError> {
+        let ready = self.finish(recorder)?;
+        self.launch(&ready)?;
+        self.wait(&ready)
     }
 }

@@ -1,18 +1,14 @@
 //! One submission: rows of several lanes through the layers, to logits and to the lanes' new lengths.
 
-use super::buffers::{read, read_rows, write};
 use super::error::VulkanError;
-use super::forward::{
-    Forward, Layer, NormPush, STORE_FLOAT, STORE_INT8, USE_ROW_MAP, attention_on_texels, attention_queries,
-    store_flags,
-};
+use super::forward::Forward;
+use super::group::Program;
 use super::profile::{Profile, StageTime};
-use super::recorder::Recorder;
+use super::programs::StepShape;
 use crate::batch::PageCopy;
 use crate::ids::PageId;
-use crate::model::{Activation, RopeSettings};
+use crate::model::RopeSettings;
 use crate::session::LengthSlot;
-use vulkano::buffer::BufferContents;
 
 /// Which rows of a lane have their logits read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,38 +56,6 @@ struct RowInfo {
     last_row: u32,
 }
 
-#[derive(Clone, Copy, BufferContents)]
-#[repr(C)]
-struct RopePush {
-    heads: u32,
-    kv_heads: u32,
-    rotated: u32,
-    flags: u32,
-    epsilon: f32,
-    query_scale: f32,
-    angles_offset: u32,
-}
-
-#[derive(Clone, Copy, BufferContents)]
-#[repr(C)]
-struct AttentionPush {
-    heads: u32,
-    kv_heads: u32,
-    window: u32,
-}
-
-#[derive(Clone, Copy, BufferContents)]
-#[repr(C)]
-struct ActivatePush {
-    width: u32,
-    stride: u32,
-    up_offset: u32,
-    flags: u32,
-}
-
-pub(super) const GATE_SILU: u32 = 4;
-pub(super) const GATE_GELU: u32 = 8;
-
 impl Forward {
     /// The most rows of one submission.
     pub fn rows_max(&self) -> usize {
@@ -126,7 +90,7 @@ impl Forward {
         &mut self,
         lanes: &[StepLane<'_>],
     ) -> Result<(StepResult, Vec<StageTime>), VulkanError> {
-        let profile = Profile::new(&self.member)?;
+        let profile = Profile::new(self.group.first())?;
         self.run_step(&[], lanes, Some(profile))
     }
 
@@ -143,36 +107,20 @@ impl Forward {
             "{rows} rows in a submission of at most {}",
             self.shape.rows_max
         );
+        self.copy_pages(copies)?;
+        if rows == 0 {
+            return Ok((StepResult::default(), Vec::new()));
+        }
         self.write_inputs(lanes, rows)?;
         let wanted = wanted_rows(lanes, hidden);
-        write(&self.buffers.row_map, &wanted)?;
-
-        let mut recorder = self.member.record()?;
-        if let Some(profile) = profile {
-            recorder.take_times(profile);
-        }
-        for copy in copies {
-            for layer in &self.layers {
-                layer.copy_page(&mut recorder, self.shape.kv_page_bytes, copy.from.index(), copy.to.index());
-            }
-            recorder.barrier();
-        }
-        let bytes = (rows * hidden * 4) as u64;
-        if rows > 0 {
-            recorder.copy(
-                self.buffers.hidden_in.clone().slice(0..bytes),
-                self.buffers.residual.clone().slice(0..bytes),
-            );
-            recorder.barrier();
-            self.record_layers(&mut recorder, rows);
-        }
-        let (logits, times) = self.run_head(recorder, rows, wanted.len())?;
-        let mut logits = logits.into_iter();
-        let lengths: Vec<u32> = read(&self.buffers.lengths, self.shape.lanes_max)?;
+        self.buffers.row_map.write(&wanted)?;
+        let times = self.run_layers(rows, wanted.len(), profile)?;
+        let mut logits = self.run_head(wanted.len())?.into_iter();
+        let lengths: Vec<u32> = self.buffers.lengths.read(self.shape.lanes_max)?;
         let mut result = StepResult::default();
         let mut states = match self.head {
             Some(_) => Vec::new(),
-            None => read::<f32>(&self.buffers.hidden_out, rows * hidden)?,
+            None => self.buffers.hidden_out.read::<f32>(rows * hidden)?,
         };
         for lane in lanes {
             let count = logit_rows(lane, hidden);
@@ -184,6 +132,81 @@ impl Forward {
             }
         }
         Ok((result, times))
+    }
+
+    fn copy_pages(&self, copies: &[PageCopy]) -> Result<(), VulkanError> {
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let mut recorder = self.group.record()?;
+        for copy in copies {
+            for layer in &self.layers {
+                layer.copy_page(&mut recorder, self.shape.kv_page_bytes, copy.from.index(), copy.to.index());
+            }
+            // A later copy may read what an earlier one wrote.
+            recorder.barrier_of_first();
+        }
+        self.group.run(&recorder.finish()?)
+    }
+
+    /// Runs the layers, and the head for as many of the `wanted` rows as the logits buffer holds.
+    fn run_layers(
+        &mut self,
+        rows: usize,
+        wanted: usize,
+        profile: Option<Profile>,
+    ) -> Result<Vec<StageTime>, VulkanError> {
+        let shape = StepShape { rows, logit_rows: wanted.min(self.shape.logit_rows_max) };
+        if profile.is_some() {
+            let program = self.record_step(shape, profile)?;
+            self.group.run(&program)?;
+            return program.profile().map_or(Ok(Vec::new()), Profile::times);
+        }
+        let program = match self.programs.take(shape) {
+            Some(program) => program,
+            None => self.record_step(shape, None)?,
+        };
+        self.group.run(&program)?;
+        self.programs.put(shape, program);
+        Ok(Vec::new())
+    }
+
+    fn record_step(&self, shape: StepShape, profile: Option<Profile>) -> Result<Program, VulkanError> {
+        let mut recorder = self.group.record()?;
+        if let Some(profile) = profile {
+            recorder.take_times(profile);
+        }
+        let bytes = shape.rows * self.shape.hidden * 4;
+        let buffers = &self.buffers;
+        recorder.copy((&buffers.hidden_in, 0), (&buffers.residual, 0), bytes);
+        recorder.barrier();
+        self.record_layers(&mut recorder, shape.rows);
+        match &self.head {
+            Some(head) if shape.logit_rows > 0 => self.record_head(&mut recorder, head, 0, shape.logit_rows),
+            Some(_) => recorder.stage("end"),
+            None => recorder.copy((&buffers.residual, 0), (&buffers.hidden_out, 0), bytes),
+        }
+        recorder.finish()
+    }
+
+    /// The logits of all `wanted` rows, after [`Forward::run_layers`]: what it computed, and the rest in
+    /// as many submissions as the logits buffer asks for.
+    fn run_head(&self, wanted: usize) -> Result<Vec<Vec<f32>>, VulkanError> {
+        let Some(head) = &self.head else { return Ok(Vec::new()) };
+        let mut logits: Vec<Vec<f32>> = Vec::with_capacity(wanted);
+        while logits.len() < wanted {
+            let count = (wanted - logits.len()).min(self.shape.logit_rows_max);
+            if !logits.is_empty() {
+                let mut recorder = self.group.record()?;
+                self.record_head(&mut recorder, head, logits.len(), count);
+                self.group.run(&recorder.finish()?)?;
+            }
+            logits.append(&mut self.buffers.logits.read_rows(count, self.shape.vocabulary)?);
+        }
+        if let Some(cap) = self.shape.logit_softcap {
+            logits.iter_mut().flatten().for_each(|logit| *logit = cap * (*logit / cap).tanh());
+        }
+        Ok(logits)
     }
 
     fn write_inputs(&self, lanes: &[StepLane<'_>], rows: usize) -> Result<(), VulkanError> {
@@ -214,168 +237,11 @@ impl Forward {
                 angles.extend(rotation_angles(rope, info.position));
             }
         }
-        write(&self.buffers.rows, &infos)?;
-        write(&self.buffers.hidden_in, &hidden)?;
-        write(&self.buffers.tables, &tables)?;
-        write(&self.buffers.angles, &angles)
-    }
-
-    /// Where the angles of rope `index` begin, in pairs.
-    fn angles_offset(&self, index: usize) -> usize {
-        index * self.shape.rows_max * self.shape.angle_pairs_max
-    }
-
-    fn record_layers(&self, recorder: &mut Recorder, rows: usize) {
-        let push = self.norm_push(store_flags(&self.layers[0].qkv));
-        recorder.stage("norm");
-        recorder.dispatch(&self.first_norm.0, &self.first_norm.1, push, [rows as u32, 1, 1]);
-        recorder.barrier();
-        for (index, layer) in self.layers.iter().enumerate() {
-            self.record_attention(recorder, index, layer, rows);
-            self.record_feed_forward(recorder, layer, rows);
-            let next = self.layers.get(index + 1);
-            // After the last layer, the head's own norm takes the output in, for the wanted rows only.
-            if next.is_some() || self.head.is_none() {
-                let store = next.map_or(0, |next| store_flags(&next.qkv));
-                let push = self.norm_push(layer.delta_flags() | store);
-                recorder.stage("norm");
-                recorder.dispatch(&layer.next_norm.0, &layer.next_norm.1, push, [rows as u32, 1, 1]);
-                recorder.barrier();
-            }
-        }
-    }
-
-    fn norm_push(&self, flags: u32) -> NormPush {
-        NormPush { width: self.shape.hidden as u32, flags, epsilon: self.shape.epsilon, map_offset: 0 }
-    }
-
-    fn record_attention(&self, recorder: &mut Recorder, index: usize, layer: &Layer, rows: usize) {
-        let shape = &self.shape;
-        recorder.stage("matmul: queries, keys, values");
-        layer.qkv.multiply(recorder, rows);
-        recorder.barrier();
-        let rope = &shape.ropes[shape.rope_of_layer[index]];
-        let push = RopePush {
-            heads: shape.heads as u32,
-            kv_heads: shape.kv_heads as u32,
-            rotated: 2 * rope.inverse_frequencies.len() as u32,
-            flags: layer.rope_flags,
-            epsilon: shape.epsilon,
-            query_scale: shape.attention_scale,
-            angles_offset: self.angles_offset(shape.rope_of_layer[index]) as u32,
-        };
-        let heads = (shape.heads + 2 * shape.kv_heads) as u32;
-        recorder.stage("RoPE and KV append");
-        recorder.dispatch(&layer.rope_append.0, &layer.rope_append.1, push, [rows as u32, heads, 1]);
-        recorder.barrier();
-        let push = AttentionPush {
-            heads: shape.heads as u32,
-            kv_heads: shape.kv_heads as u32,
-            window: self.descriptions[index].window.unwrap_or(0) as u32,
-        };
-        let groups =
-            if attention_on_texels(shape) { shape.heads / attention_queries(shape) } else { shape.heads };
-        recorder.stage("attention");
-        recorder.dispatch(&layer.attention.0, &layer.attention.1, push, [rows as u32, groups as u32, 1]);
-        recorder.barrier();
-        let width = shape.attended_width() as u32;
-        let push = ActivatePush { width, stride: width, up_offset: 0, flags: store_flags(&layer.output) };
-        self.activate(recorder, &layer.store_attended, push, rows);
-        recorder.stage("matmul: attention output");
-        layer.output.multiply(recorder, rows);
-        recorder.barrier();
-    }
-
-    fn record_feed_forward(&self, recorder: &mut Recorder, layer: &Layer, rows: usize) {
-        let push = self.norm_push(layer.delta_flags() | store_flags(&layer.gate_up));
-        recorder.stage("norm");
-        recorder.dispatch(&layer.feed_forward_norm.0, &layer.feed_forward_norm.1, push, [rows as u32, 1, 1]);
-        recorder.barrier();
-        recorder.stage("matmul: gate, up");
-        layer.gate_up.multiply(recorder, rows);
-        recorder.barrier();
-        let gate = match self.shape.activation {
-            Activation::Silu => GATE_SILU,
-            Activation::GeluTanh => GATE_GELU,
-        };
-        let width = self.shape.feed_forward as u32;
-        let flags = gate | store_flags(&layer.down);
-        let push = ActivatePush { width, stride: 2 * width, up_offset: width, flags };
-        self.activate(recorder, &layer.store_gated, push, rows);
-        recorder.stage("matmul: down");
-        layer.down.multiply(recorder, rows);
-        recorder.barrier();
-    }
-
-    fn activate(
-        &self,
-        recorder: &mut Recorder,
-        stage: &super::forward::Stage,
-        push: ActivatePush,
-        rows: usize,
-    ) {
-        debug_assert!(push.flags & (STORE_INT8 | STORE_FLOAT) != 0, "some activations are stored");
-        let blocks = (push.width as usize).div_ceil(lavalane_shaders::BLOCK);
-        let groups = blocks.div_ceil(self.member.lanes()) as u32;
-        recorder.stage("activation");
-        recorder.dispatch(&stage.0, &stage.1, push, [groups, rows as u32, 1]);
-        recorder.barrier();
-    }
-
-    /// Ends the recording with the head, in as many submissions as the logits buffer asks for.
-    fn run_head(
-        &self,
-        mut recorder: Recorder,
-        rows: usize,
-        wanted: usize,
-    ) -> Result<(Vec<Vec<f32>>, Vec<StageTime>), VulkanError> {
-        let Some(head) = &self.head else {
-            let bytes = (rows * self.shape.hidden * 4) as u64;
-            if rows > 0 {
-                recorder.copy(
-                    self.buffers.residual.clone().slice(0..bytes),
-                    self.buffers.hidden_out.clone().slice(0..bytes),
-                );
-            }
-            let times = self.finish(recorder)?;
-            return Ok((Vec::new(), times));
-        };
-        let last = self.layers.last().expect("a range has layers");
-        let vocabulary = self.shape.vocabulary;
-        let mut logits: Vec<Vec<f32>> = Vec::with_capacity(wanted);
-        let mut times = Vec::new();
-        let mut recorder = Some(recorder);
-        while logits.len() < wanted || recorder.is_some() {
-            let mut commands = match recorder.take() {
-                Some(recorder) => recorder,
-                None => self.member.record()?,
-            };
-            let count = (wanted - logits.len()).min(self.shape.logit_rows_max);
-            if count > 0 {
-                let flags = last.delta_flags() | USE_ROW_MAP | store_flags(head);
-                let push = NormPush { map_offset: logits.len() as u32, ..self.norm_push(flags) };
-                commands.stage("norm");
-                commands.dispatch(&last.next_norm.0, &last.next_norm.1, push, [count as u32, 1, 1]);
-                commands.barrier();
-                commands.stage("matmul: head");
-                head.multiply(&mut commands, count);
-            }
-            times.append(&mut self.finish(commands)?);
-            logits.append(&mut read_rows(&self.buffers.logits, count, vocabulary)?);
-        }
-        if let Some(cap) = self.shape.logit_softcap {
-            logits.iter_mut().flatten().for_each(|logit| *logit = cap * (*logit / cap).tanh());
-        }
-        Ok((logits, times))
-    }
-
-    /// Submits, waits, and reads the times that were taken.
-    fn finish(&self, mut recorder: Recorder) -> Result<Vec<StageTime>, VulkanError> {
-        recorder.stage("end");
-        match self.member.submit(recorder)? {
-            Some(profile) => profile.times(),
-            None => Ok(Vec::new()),
-        }
+        let buffers = &self.buffers;
+        buffers.rows.write(&infos)?;
+        buffers.hidden_in.write(&hidden)?;
+        buffers.tables.write(&tables)?;
+        buffers.angles.write(&angles)
     }
 }
 

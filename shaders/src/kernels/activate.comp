@@ -17,6 +17,8 @@ layout(push_constant) uniform Push {
     uint stride;    // from one row of the source to the next
     uint up_offset; // from a gate value to its up value
     uint flags;
+    uint base_x; // the first workgroup of this member's share
+    uint base_y;
 } push;
 #define GATE_SILU 4u
 #define GATE_GELU 8u
@@ -39,8 +41,8 @@ float gelu(float x) {
 
 void main() {
     uint blocks = (push.width + 31u) / 32u;
-    uint block = gl_WorkGroupID.x * LANES + gl_LocalInvocationID.x;
-    uint row = gl_WorkGroupID.y;
+    uint block = (gl_WorkGroupID.x + push.base_x) * LANES + gl_LocalInvocationID.x;
+    uint row = gl_WorkGroupID.y + push.base_y;
     if (block >= blocks) return;
     float block_values[32];
     [[unroll]] for (uint i = 0u; i < 32u; i++) {

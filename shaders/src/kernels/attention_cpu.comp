@@ -27,6 +27,8 @@ layout(push_constant) uniform Push {
     uint heads;
     uint kv_heads;
     uint window; // 0: all tokens before; otherwise only the last `window`
+    uint base_x; // the first workgroup of this member's share
+    uint base_y;
 } push;
 
 #define OF_LANE(value, lane) subgroupShuffle(value, uint(lane))
@@ -60,8 +62,8 @@ float sum_of_lanes(float value) {
 
 void main() {
     const int lane = int(gl_LocalInvocationID.x);
-    const int row = int(gl_WorkGroupID.x);
-    const int first_head = int(gl_WorkGroupID.y) * QUERIES;
+    const int row = int(gl_WorkGroupID.x + push.base_x);
+    const int first_head = int(gl_WorkGroupID.y + push.base_y) * QUERIES;
     const int kv_head = first_head / (int(push.heads) / int(push.kv_heads));
     const int texels = HEAD_WIDTH / PER_TEXEL;
     const int per_eight = 8 / PER_TEXEL; // texels that hold 8 values

@@ -19,6 +19,8 @@ layout(push_constant) uniform Push {
     uint heads;
     uint kv_heads;
     uint window;
+    uint base_x; // the first workgroup of this member's share
+    uint base_y;
 } push;
 #define NO_SCORE (-3.0e38)
 
@@ -53,8 +55,8 @@ float cached_value(uint page_head, uint token, uint place) {
 
 void main() {
     uint lane = gl_LocalInvocationID.x;
-    uint row = gl_WorkGroupID.x;
-    uint head = gl_WorkGroupID.y;
+    uint row = gl_WorkGroupID.x + push.base_x;
+    uint head = gl_WorkGroupID.y + push.base_y;
     uint kv_head = head / (push.heads / push.kv_heads);
     uint texels = HEAD_WIDTH / PER_TEXEL;
     uint position = rows[row].position;

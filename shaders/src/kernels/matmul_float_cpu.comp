@@ -22,6 +22,8 @@ layout(push_constant) uniform Push {
     uint tokens;
     uint stride;
     uint offset;
+    uint base_x; // the first workgroup of this member's share
+    uint base_y;
 } push;
 
 #if TOKENS == 8
@@ -70,9 +72,9 @@ vec4 weights_of(int group, int blocks, int block, int quad, int lane) {
 
 void main() {
     const int lane = int(gl_LocalInvocationID.x);
-    const int first_group = int(gl_WorkGroupID.x) * ROW_GROUPS;
+    const int first_group = int(gl_WorkGroupID.x + push.base_x) * ROW_GROUPS;
     const int blocks = int(push.blocks);
-    const int first_token = int(gl_WorkGroupID.y) * TOKENS;
+    const int first_token = int(gl_WorkGroupID.y + push.base_y) * TOKENS;
     const int tile_row = TOKENS == 8 ? (lane & 7) : (first_token & 7);
     const int tile = first_token >> 3;
 

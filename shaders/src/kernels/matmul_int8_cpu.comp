@@ -22,6 +22,8 @@ layout(push_constant) uniform Push {
     uint tokens;
     uint stride; // from one token's output to the next
     uint offset; // of this part's first row in a token's output
+    uint base_x; // the first workgroup of this member's share
+    uint base_y;
 } push;
 
 #if TOKENS == 8
@@ -35,9 +37,9 @@ layout(push_constant) uniform Push {
 
 void main() {
     const int lane = int(gl_LocalInvocationID.x);
-    const int first_group = int(gl_WorkGroupID.x) * ROW_GROUPS;
+    const int first_group = int(gl_WorkGroupID.x + push.base_x) * ROW_GROUPS;
     const int blocks = int(push.blocks);
-    const int first_token = int(gl_WorkGroupID.y) * TOKENS;
+    const int first_token = int(gl_WorkGroupID.y + push.base_y) * TOKENS;
     // With one token, the tile's row is the token's; with 8 a lane fetches the token of its own number.
     const int tile_row = TOKENS == 8 ? (lane & 7) : (first_token & 7);
     const int tile = first_token >> 3;

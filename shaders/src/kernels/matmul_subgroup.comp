@@ -28,6 +28,8 @@ layout(push_constant) uniform Push {
     uint tokens;
     uint stride;
     uint offset;
+    uint base_x; // the first workgroup of this member's share
+    uint base_y;
 } push;
 
 shared float slice_sums[LANES * SLICES];
@@ -84,8 +86,8 @@ vec4 weights_of(uint group, uint block, uint quad, uint lane) {
 void main() {
     uint lane = gl_LocalInvocationID.x;
     uint slice = gl_LocalInvocationID.y;
-    uint group = gl_WorkGroupID.x;
-    uint first_token = gl_WorkGroupID.y * TOKENS;
+    uint group = gl_WorkGroupID.x + push.base_x;
+    uint first_token = (gl_WorkGroupID.y + push.base_y) * TOKENS;
 
     precise float sums[TOKENS];
     for (uint token = 0u; token < TOKENS; token++) sums[token] = 0.0;

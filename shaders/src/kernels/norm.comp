@@ -22,6 +22,8 @@ layout(push_constant) uniform Push {
     uint flags;
     float epsilon;
     uint map_offset;
+    uint base_x; // the first workgroup of this member's share
+    uint base_y;
 } push;
 #define ADD_DELTA 4u
 #define NORM_DELTA 8u
@@ -45,7 +47,7 @@ float sum_over_lanes(float partial) {
 
 void main() {
     uint lane = gl_LocalInvocationID.x;
-    uint row = gl_WorkGroupID.x;
+    uint row = gl_WorkGroupID.x + push.base_x;
     uint source = (push.flags & USE_ROW_MAP) != 0u ? row_map[push.map_offset + row] : row;
     uint base = source * push.width;
     uint blocks = (push.width + 31u) / 32u;

@@ -28,6 +28,8 @@ layout(push_constant) uniform Push {
     float epsilon;
     float query_scale;   // queries are scaled by it, after the rotation
     uint angles_offset;  // this layer's angles in the buffer, in vec2
+    uint base_x; // the first workgroup of this member's share
+    uint base_y;
 } push;
 #define ADD_BIAS 1u
 #define NORM_HEADS 2u
@@ -58,8 +60,8 @@ uint packed_word(uint word) {
 
 void main() {
     uint lane = gl_LocalInvocationID.x;
-    uint row = gl_WorkGroupID.x;
-    uint index = gl_WorkGroupID.y; // queries, then keys, then values
+    uint row = gl_WorkGroupID.x + push.base_x;
+    uint index = gl_WorkGroupID.y + push.base_y; // queries, then keys, then values
     bool is_query = index < push.heads;
     bool is_value = index >= push.heads + push.kv_heads;
     uint row_width = (push.heads + 2u * push.kv_heads) * HEAD_WIDTH;

@@ -5,7 +5,7 @@ use super::norm::activation_bits;
 use super::sources::Random;
 use crate::vulkan::forward::{STORE_FLOAT, STORE_INT8};
 use crate::vulkan::matrix::Activations;
-use crate::vulkan::step::{GATE_GELU, GATE_SILU};
+use crate::vulkan::record::{GATE_GELU, GATE_SILU};
 use lavalane_shaders::twins::activate::{gelu, silu};
 use lavalane_shaders::{BLOCK, Kernel};
 
@@ -19,9 +19,9 @@ fn run(bench: &mut Bench, rows: &[Vec<f32>], width: usize, flags: u32) -> Activa
     let source = bench.filled(&rows.concat());
     let activations = bench.activations(rows.len(), width);
     let Activations { codes, scales, values } = &activations;
-    let bindings = storage(&[&source, codes, scales, values]);
+    let bindings = storage(&[&source, codes.first(), scales.first(), values.first()]);
     let push = [width as u32, stride as u32, (stride - width) as u32, flags | STORE_INT8 | STORE_FLOAT];
-    let lanes = bench.member.lanes();
+    let lanes = bench.member().lanes();
     let groups = [width.div_ceil(BLOCK).div_ceil(lanes), rows.len(), 1];
     bench.dispatch(Kernel::Activate, &[(0, lanes as u32)], &bindings, push, groups);
     activations
@@ -44,7 +44,7 @@ fn check(flags: u32, expected: fn(f32, f32) -> f32, exact: fn(f64, f64) -> f64) 
             }
             let activations = run(bench, &rows, width, flags);
             for (row, source) in rows.iter().enumerate() {
-                let what = format!("{:?}, width {width}, flags {flags}, row {row}", bench.member.pack);
+                let what = format!("{:?}, width {width}, flags {flags}, row {row}", bench.member().pack);
                 let values = take_values(&activations, row, width);
                 for place in 0..width {
                     let (gate, up) = (source[place], source[width + place]);

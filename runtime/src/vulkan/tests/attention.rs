@@ -4,8 +4,8 @@ use super::bench::{Bench, assert_near, bits};
 use super::cache::{Cache, TokenPlace};
 use super::same_bits::DIFFERENT_ROWS;
 use super::sources::Random;
+use crate::vulkan::build::queries_per_workgroup;
 use crate::vulkan::device::Pack;
-use crate::vulkan::forward::queries_per_workgroup;
 use crate::vulkan::pipelines::Binding;
 use lavalane_shaders::twins::attention_subgroup::Sequence;
 use lavalane_shaders::twins::{attention_cpu, attention_subgroup};
@@ -112,12 +112,12 @@ impl Case {
         let result_values = self.heads() * self.width;
         let result = bench.garbage(self.rows.len() * result_values * 4);
         let read_only = [bench.filled(&queries), bench.filled(&cache.keys), bench.filled(&cache.values)];
-        let on_texels = self.on_texels(bench.member.pack);
+        let on_texels = self.on_texels(bench.member().pack);
         let formats = [Format::R32G32B32A32_SFLOAT, Format::R32G32B32A32_UINT, Format::R32G32B32A32_UINT];
         let mut bindings: Vec<(u32, Binding)> = (0..)
             .zip(read_only.iter().zip(formats))
             .map(|(number, (buffer, format))| match on_texels {
-                true => (number, Binding::Texels(bench.member.view(buffer, format).unwrap())),
+                true => (number, Binding::Texels(bench.member().view(buffer, format).unwrap())),
                 false => (number, Binding::Storage(buffer.clone())),
             })
             .collect();
@@ -145,12 +145,17 @@ fn check(case: &Case) {
     Bench::for_each_pack(|bench| {
         let found = case.run(bench);
         let cache = case.cache();
-        let on_texels = case.on_texels(bench.member.pack);
+        let on_texels = case.on_texels(bench.member().pack);
         for (row, &(sequence, position)) in case.rows.iter().enumerate() {
             for head in 0..case.heads() {
                 let what = format!(
                     "{:?}, {:?}, width {}, {} heads of {}, window {:?}, position {position}",
-                    bench.member.pack, case.kind, case.width, head, case.queries_per_kv, case.window
+                    bench.member().pack,
+                    case.kind,
+                    case.width,
+                    head,
+                    case.queries_per_kv,
+                    case.window
                 );
                 let kv_head = head / case.queries_per_kv;
                 let keys = case.tokens(&cache, sequence, kv_head, 1000);

@@ -4,9 +4,11 @@
 use crate::vulkan::buffers::{Home, read};
 use crate::vulkan::device::{DeviceChoice, Member, Pack};
 use crate::vulkan::error::VulkanError;
+use crate::vulkan::group::{Group, GroupPipelines, GroupRecorder};
 use crate::vulkan::matrix::Activations;
 use crate::vulkan::pipelines::{Binding, Pipelines, Specialised};
 use crate::vulkan::recorder::Recorder;
+use crate::vulkan::region::Region;
 use lavalane_shaders::twins::store_activations::{Int8Block, blocks_of, store_int8};
 use lavalane_shaders::{BLOCK, Kernel, TILE_ROWS};
 use vulkano::buffer::{BufferContents, Subbuffer};
@@ -14,22 +16,32 @@ use vulkano::buffer::{BufferContents, Subbuffer};
 /// A byte that makes NaN of every float and -1 of every code.
 const GARBAGE: u8 = 0xff;
 
-/// A device with its pipelines.
+/// A device with its pipelines, as a group of one.
 pub(super) struct Bench {
-    pub(super) member: Member,
+    pub(super) group: Group,
     pub(super) pipelines: Pipelines,
+    pub(super) group_pipelines: GroupPipelines,
 }
 
 impl Bench {
     /// Runs `test` for each pack that the device can run.
     pub(super) fn for_each_pack(mut test: impl FnMut(&mut Self)) {
         for pack in [Pack::Cpu, Pack::Subgroup] {
-            match Member::open(&DeviceChoice { device: None, pack: Some(pack) }) {
-                Ok(member) => test(&mut Self { member, pipelines: Pipelines::default() }),
+            match Member::open(&DeviceChoice { pack: Some(pack), ..DeviceChoice::default() }) {
+                Ok(member) => test(&mut Self {
+                    group: Group::single(member),
+                    pipelines: Pipelines::default(),
+                    group_pipelines: GroupPipelines::default(),
+                }),
                 Err(error @ VulkanError::PackUnsupported { .. }) => println!("skipped: {error}"),
                 Err(error) => panic!("{error}"),
             }
         }
+    }
+
+    /// The device.
+    pub(super) fn member(&self) -> &Member {
+        self.group.first()
     }
 
     /// A buffer of `bytes` bytes of garbage.
@@ -40,8 +52,8 @@ impl Bench {
     /// A buffer that holds `values`.
     pub(super) fn filled<T: bytemuck::NoUninit>(&self, values: &[T]) -> Subbuffer<[u8]> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
-        let buffer = self.member.buffer("a test's buffer", bytes.len(), Home::Readback).unwrap();
-        self.member.upload(&buffer, bytes).unwrap();
+        let buffer = self.member().buffer("a test's buffer", bytes.len(), Home::Readback).unwrap();
+        self.member().upload(&buffer, bytes).unwrap();
         buffer
     }
 
@@ -49,17 +61,24 @@ impl Bench {
     pub(super) fn activations(&self, rows: usize, width: usize) -> Activations {
         let blocks = rows.next_multiple_of(TILE_ROWS) * width.div_ceil(BLOCK);
         Activations {
-            codes: self.garbage(blocks * BLOCK),
-            scales: self.garbage(blocks * 16),
-            values: self.garbage(blocks * BLOCK * 4),
+            codes: Region::single(self.garbage(blocks * BLOCK)),
+            scales: Region::single(self.garbage(blocks * 16)),
+            values: Region::single(self.garbage(blocks * BLOCK * 4)),
         }
     }
 
     /// Records and waits for the end.
     pub(super) fn run(&self, record: impl FnOnce(&mut Recorder)) {
-        let mut recorder = self.member.record().unwrap();
+        let mut recorder = self.member().record().unwrap();
         record(&mut recorder);
-        self.member.submit(recorder).unwrap();
+        self.member().submit(recorder).unwrap();
+    }
+
+    /// Records for the group and waits for the end.
+    pub(super) fn run_group(&self, record: impl FnOnce(&mut GroupRecorder<'_>)) {
+        let mut recorder = self.group.record().unwrap();
+        record(&mut recorder);
+        self.group.run(&recorder.finish().unwrap()).unwrap();
     }
 
     /// Runs one kernel once.
@@ -72,8 +91,8 @@ impl Bench {
         groups: [usize; 3],
     ) {
         let what = Specialised { kernel, constants: constants.to_vec() };
-        let pipeline = self.pipelines.get(&self.member, what).unwrap();
-        let set = self.member.set(&pipeline, bindings).unwrap();
+        let pipeline = self.pipelines.get(self.group.first(), what).unwrap();
+        let set = self.member().set(&pipeline, bindings).unwrap();
         self.run(|recorder| recorder.dispatch(&pipeline, &set, push, groups.map(|count| count as u32)));
     }
 }
@@ -101,9 +120,9 @@ impl Place {
 
 /// Puts rows of `width` values into activation buffers, as int8 and as f32.
 pub(super) fn put_activations(activations: &Activations, rows: &[Vec<f32>]) {
-    let mut codes = activations.codes.write().unwrap();
-    let mut scales = activations.scales.write().unwrap();
-    let mut values = activations.values.write().unwrap();
+    let mut codes = activations.codes.first().write().unwrap();
+    let mut scales = activations.scales.first().write().unwrap();
+    let mut values = activations.values.first().write().unwrap();
     for (row, row_values) in rows.iter().enumerate() {
         let blocks = row_values.len().div_ceil(BLOCK);
         for (block, block_values) in blocks_of(row_values).enumerate() {
@@ -127,7 +146,7 @@ pub(super) fn put_activations(activations: &Activations, rows: &[Vec<f32>]) {
 
 /// The f32 activations of a row of `width` values, padding included.
 pub(super) fn take_values(activations: &Activations, row: usize, width: usize) -> Vec<f32> {
-    let values = activations.values.read().unwrap();
+    let values = activations.values.first().read().unwrap();
     let blocks = width.div_ceil(BLOCK);
     let places = (0..blocks).flat_map(|block| (0..8).map(move |quad| (block, quad)));
     let texels = places.map(|(block, quad)| Place { row, blocks, block }.byte(8, quad));
@@ -136,8 +155,8 @@ pub(super) fn take_values(activations: &Activations, row: usize, width: usize) -
 
 /// The int8 activations of a row of `width` values.
 pub(super) fn take_int8(activations: &Activations, row: usize, width: usize) -> Vec<Int8Block> {
-    let codes = activations.codes.read().unwrap();
-    let scales = activations.scales.read().unwrap();
+    let codes = activations.codes.first().read().unwrap();
+    let scales = activations.scales.first().read().unwrap();
     let blocks = width.div_ceil(BLOCK);
     let take = |block| {
         let place = Place { row, blocks, block };

@@ -6,6 +6,7 @@ use crate::quant::TensorType;
 use crate::vulkan::device::Pack;
 use crate::vulkan::forward::Precision;
 use crate::vulkan::matrix::{Matrix, SLICES, input_kind};
+use crate::vulkan::region::Region;
 use crate::vulkan::repack::{Repacked, SourceRows, Storage};
 use half::f16;
 use lavalane_shaders::twins::matmul::{WeightBlock, add_float_terms, by_slices, in_order, int8_term};
@@ -117,7 +118,7 @@ pub(super) fn twin(
     inputs: &[TwinInput],
 ) -> Vec<Vec<f32>> {
     let blocks = inputs[0].values.len();
-    let lanes = bench.member.lanes();
+    let lanes = bench.member().lanes();
     let mut rows = Vec::new();
     for tensor in tensors {
         let storage = Storage::of(tensor.tensor_type);
@@ -125,7 +126,7 @@ pub(super) fn twin(
         rows.extend((0..tensor.rows).map(|row| TwinRow::new(storage, &repacked, blocks, lanes, row)));
     }
     let times =
-        |row: &TwinRow, input| row.times(bench.member.pack, input_kind(row.storage, precision), input);
+        |row: &TwinRow, input| row.times(bench.member().pack, input_kind(row.storage, precision), input);
     inputs.iter().map(|input| rows.iter().map(|row| times(row, input)).collect()).collect()
 }
 
@@ -133,7 +134,7 @@ pub(super) fn twin(
 pub(super) struct Ready<'a> {
     bench: &'a Bench,
     matrix: Matrix,
-    output: vulkano::buffer::Subbuffer<[u8]>,
+    output: Region,
     rows: usize,
 }
 
@@ -148,18 +149,18 @@ impl<'a> Ready<'a> {
         let rows: usize = tensors.iter().map(|tensor| tensor.rows).sum();
         let activations = bench.activations(inputs.len(), columns);
         put_activations(&activations, inputs);
-        let output = bench.garbage(inputs.len() * rows * 4);
+        let output = Region::single(bench.garbage(inputs.len() * rows * 4));
         let sources: Vec<SourceRows<'_>> = tensors.iter().map(Rows::source).collect();
-        let Bench { member, pipelines } = &mut *bench;
+        let Bench { group, group_pipelines, .. } = &mut *bench;
         let matrix =
-            Matrix::new(member, pipelines, &sources, columns, precision, &activations, &output).unwrap();
+            Matrix::new(group, group_pipelines, &sources, columns, precision, &activations, &output).unwrap();
         Self { bench, matrix, output, rows }
     }
 
     /// The bits of the first `tokens` rows' results: `[token][row]`.
     pub(super) fn multiply(&self, tokens: usize) -> Vec<Vec<u32>> {
-        self.bench.run(|recorder| self.matrix.multiply(recorder, tokens));
-        bits(&self.output, tokens * self.rows).chunks_exact(self.rows).map(<[u32]>::to_vec).collect()
+        self.bench.run_group(|recorder| self.matrix.multiply(recorder, tokens));
+        bits(self.output.first(), tokens * self.rows).chunks_exact(self.rows).map(<[u32]>::to_vec).collect()
     }
 }
 
@@ -171,7 +172,7 @@ const TOKENS: [usize; 5] = [1, 2, 3, 8, 33];
 fn check(bench: &mut Bench, tensors: &[Rows], columns: usize, precision: Precision) {
     let what: Vec<String> =
         tensors.iter().map(|tensor| format!("{} rows of {}", tensor.rows, tensor.tensor_type)).collect();
-    let what = format!("{:?}, {precision:?}, {} by {columns}", bench.member.pack, what.join(" and "));
+    let what = format!("{:?}, {precision:?}, {} by {columns}", bench.member().pack, what.join(" and "));
     let inputs = Random::new(columns as u64).rows(33, columns);
     let twin_inputs: Vec<TwinInput> = inputs.iter().map(|row| TwinInput::new(row)).collect();
     let twins = twin(bench, tensors, precision, &twin_inputs);
@@ -279,13 +280,13 @@ fn tensors_of_mixed_types_lie_one_after_another_in_one_matrix() {
 fn a_matrix_larger_than_the_devices_buffers_is_split_by_rows() {
     Bench::for_each_pack(|bench| {
         let storage = Storage::of(TensorType::Q4_0);
-        let group_bytes = storage.code_words(96 / BLOCK, bench.member.lanes()) * 4;
-        bench.member.buffer_bytes_limit = 2 * group_bytes as u64;
+        let group_bytes = storage.code_words(96 / BLOCK, bench.member().lanes()) * 4;
+        bench.group.first_mut().buffer_bytes_limit = 2 * group_bytes as u64;
         let tensors = [Rows::new(TensorType::Q4_0, 150, 96), Rows::new(TensorType::Q4_1, 37, 96)];
         check(bench, &tensors, 96, Precision::Default);
         let input = Random::new(1).rows(1, 96);
         let ready = Ready::new(bench, &tensors, 96, Precision::Default, &input);
-        let rows_of_a_part = 2 * ready.bench.member.lanes();
+        let rows_of_a_part = 2 * ready.bench.member().lanes();
         assert_eq!(ready.matrix.inputs().count(), 187usize.div_ceil(rows_of_a_part));
     });
 }

@@ -9,6 +9,7 @@ mod activate;
 mod attention;
 mod bench;
 mod cache;
+mod group;
 mod matmul;
 mod norm;
 mod rope_append;

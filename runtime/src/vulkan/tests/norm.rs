@@ -44,16 +44,25 @@ impl Case {
         let delta = bench.filled(&self.delta.concat());
         let (weight, post_weight) = (bench.filled(&self.weight), bench.filled(&self.post_weight));
         let Activations { codes, scales, values } = &activations;
-        let bindings = storage(&[&residual, &delta, &weight, &post_weight, codes, scales, values, &row_map]);
+        let bindings = storage(&[
+            &residual,
+            &delta,
+            &weight,
+            &post_weight,
+            codes.first(),
+            scales.first(),
+            values.first(),
+            &row_map,
+        ]);
         let push = [width as u32, flags, EPSILON.to_bits(), 1];
-        let constants = [(0, bench.member.lanes() as u32)];
+        let constants = [(0, bench.member().lanes() as u32)];
         bench.dispatch(Kernel::Norm, &constants, &bindings, push, [map.len(), 1, 1]);
         (residual, activations)
     }
 
     fn twin(&self, bench: &Bench, flags: u32, row: usize) -> (Vec<f32>, Vec<f32>) {
         let settings = Norm {
-            lanes: bench.member.lanes(),
+            lanes: bench.member().lanes(),
             epsilon: EPSILON,
             weight: &self.weight,
             delta: (flags & ADD_DELTA != 0).then_some(&self.delta[row]),
@@ -79,7 +88,7 @@ fn check(width: usize, flags: u32, map: &[u32]) {
                 assert_eq!(found, untouched, "row {row} is not in the map");
                 continue;
             };
-            let what = format!("{:?}, width {width}, flags {flags}, row {row}", bench.member.pack);
+            let what = format!("{:?}, width {width}, flags {flags}, row {row}", bench.member().pack);
             let (sum, normalised) = case.twin(bench, flags, row);
             let values = take_values(&activations, at, width);
             for place in 0..width {
@@ -165,8 +174,8 @@ fn without_a_store_flag_only_the_residual_stream_is_written() {
         let expected: Vec<u32> = sums.iter().map(|value| value.to_bits()).collect();
         assert_eq!(bits(&residual, 200), expected);
         let blocks = 100usize.div_ceil(BLOCK) * 8;
-        assert!(bits(&activations.values, blocks * BLOCK).iter().all(|&word| word == u32::MAX));
-        assert!(bits(&activations.scales, blocks * 4).iter().all(|&word| word == u32::MAX));
-        assert!(bits(&activations.codes, blocks * 8).iter().all(|&word| word == u32::MAX));
+        assert!(bits(activations.values.first(), blocks * BLOCK).iter().all(|&word| word == u32::MAX));
+        assert!(bits(activations.scales.first(), blocks * 4).iter().all(|&word| word == u32::MAX));
+        assert!(bits(activations.codes.first(), blocks * 8).iter().all(|&word| word == u32::MAX));
     });
 }

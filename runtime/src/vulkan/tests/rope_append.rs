@@ -114,7 +114,7 @@ impl Case {
             QUERY_SCALE.to_bits(),
             3,
         ];
-        let constants = [(0, bench.member.lanes() as u32), (1, self.width as u32)];
+        let constants = [(0, bench.member().lanes() as u32), (1, self.width as u32)];
         let groups = [self.rows.len(), self.joint_heads(), 1];
         bench.dispatch(Kernel::RopeAppend(self.kind), &constants, &bindings, push, groups);
         cache.keys = read(&keys, cache.keys.len()).unwrap();
@@ -134,7 +134,7 @@ impl Case {
             _ => Pairs::Interleaved,
         };
         let settings = Head {
-            lanes: bench.member.lanes(),
+            lanes: bench.member().lanes(),
             bias: (self.flags & ADD_BIAS != 0).then_some(&bias[own.clone()]),
             norm: (self.flags & NORM_HEADS != 0 && !is_value).then_some((weight, EPSILON)),
             rotation: (!is_value).then_some((pairs, &angles[row])),
@@ -152,7 +152,7 @@ fn check(case: &Case) {
             if last == 1 {
                 lengths[slot as usize] = position + 1;
             }
-            let what = format!("{:?}, {:?}, row {row}, flags {}", bench.member.pack, case.kind, case.flags);
+            let what = format!("{:?}, {:?}, row {row}, flags {}", bench.member().pack, case.kind, case.flags);
             // Square roots and quotients may round; sums and products may not.
             let normed = case.flags & NORM_HEADS != 0;
             let near = |found: &[f32], twin: &[f32], what: &str, half: bool| {

@@ -32,7 +32,7 @@ fn repeated(width: usize, rows: usize) -> Vec<Vec<f32>> {
 #[test]
 fn a_token_times_a_matrix_has_the_same_bits_among_any_number_of_tokens() {
     Bench::for_each_pack(|bench| {
-        let pack = bench.member.pack;
+        let pack = bench.member().pack;
         for tensor_type in TensorType::all() {
             for precision in [Precision::Default, Precision::Precise] {
                 let inputs = repeated(512, 512);

@@ -1,0 +1,420 @@
+//! Device groups: several members that compute one forward pass together.
+//!
+//! Each step's workgroups are split over the members, which share all memory and wait for one another
+//! between steps that depend on each other ([`Meeting`]). Members are software devices that run their
+//! work on one core each, every one with an instance of its own, because devices of one instance share a
+//! lock. A group of one is any single device, with the driver's own threads.
+
+use super::buffers::Home;
+use super::device::{DeviceChoice, DeviceReport, Member, Pack};
+use super::error::VulkanError;
+use super::host_memory::HostMemory;
+use super::pipelines::{Binding, Pipelines, Specialised};
+use super::profile::Profile;
+use super::recorder::{Ready, Recorder};
+use super::region::Region;
+use super::threads::{SoftwareThreads, software_threads};
+use lavalane_shaders::Kernel;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vulkano::buffer::BufferContents;
+use vulkano::descriptor_set::DescriptorSet;
+use vulkano::format::Format;
+use vulkano::pipeline::ComputePipeline;
+
+/// The most members of a group: beyond, waiting for one another costs more than another core gives.
+const MEMBERS_MAX: usize = 16;
+
+/// How long a program is tried again while members miss each other, because a kernel is still being
+/// compiled or the machine gives one of them no core.
+const MISSED_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// The same for the test at start.
+const MISSED_IN_TEST_MAX: Duration = Duration::from_secs(10);
+
+/// The meetings of the test at start.
+const TEST_MEETINGS: usize = 16;
+
+/// Devices that compute together.
+pub(crate) struct Group {
+    members: Vec<Member>,
+    meeting: Option<Meeting>,
+    /// All shared memory, which lives as long as the members do.
+    shared: Mutex<Vec<Arc<HostMemory>>>,
+}
+
+/// What is bound to a kernel on every member.
+#[derive(Clone)]
+pub(crate) enum Bound {
+    Storage(Region),
+    Texels(Region, Format),
+}
+
+/// A pipeline with its bindings, on every member.
+#[derive(Clone)]
+pub(crate) struct Stage(Vec<(Arc<ComputePipeline>, Arc<DescriptorSet>)>);
+
+/// Along which side of a dispatch's grid the members split it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Along {
+    X,
+    Y,
+}
+
+impl Along {
+    /// The longer side.
+    pub(crate) fn longer(groups: [usize; 2]) -> Self {
+        if groups[1] > groups[0] { Self::Y } else { Self::X }
+    }
+}
+
+/// The kernel and the words by which members wait for one another.
+struct Meeting {
+    words: Region,
+    stage: Stage,
+}
+
+/// Every member's commands for one step, recorded.
+pub(crate) struct GroupRecorder<'a> {
+    group: &'a Group,
+    recorders: Vec<Recorder>,
+    /// How many meetings were recorded.
+    meetings: u32,
+}
+
+/// Every member's commands, ready to run as often as wanted, one run at a time.
+pub(crate) struct Program {
+    members: Vec<Ready>,
+}
+
+impl Group {
+    /// Opens the chosen device, with as many members as the choice says or as serve it best.
+    ///
+    /// # Errors
+    /// No loader, driver or such device; a pack that the device cannot run; a driver's refusal. More
+    /// members than one where the device cannot be grouped.
+    pub(crate) fn open(choice: &DeviceChoice) -> Result<Self, VulkanError> {
+        let first = Member::open(choice)?;
+        let obstacle = grouping_obstacle(&first);
+        let count = match (choice.members, &obstacle) {
+            (Some(count), None) => count.clamp(1, MEMBERS_MAX),
+            (Some(0 | 1), Some(_)) | (None, Some(_)) => 1,
+            (Some(count), Some(reason)) => {
+                return Err(VulkanError::Ungroupable { members: count, reason: reason.clone() });
+            }
+            (None, None) => std::thread::available_parallelism().map_or(1, usize::from).min(MEMBERS_MAX),
+        };
+        if count == 1 {
+            return Ok(Self::single(first));
+        }
+        let others = (1..count).map(|_| Member::open(choice));
+        let members: Vec<Member> = std::iter::once(Ok(first)).chain(others).collect::<Result<_, _>>()?;
+        match Self::of(members) {
+            Ok(group) => Ok(group),
+            Err(error) if choice.members.is_none() => {
+                tracing::warn!("the device group's test failed, so one member computes alone: {error}");
+                Member::open(choice).map(Self::single)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A group of one.
+    pub(crate) fn single(member: Member) -> Self {
+        Self { members: vec![member], meeting: None, shared: Mutex::default() }
+    }
+
+    fn of(members: Vec<Member>) -> Result<Self, VulkanError> {
+        let mut group = Self { members, meeting: None, shared: Mutex::default() };
+        let words = group.region("a device group's meeting", 8, Home::Upload)?;
+        let mut pipelines = GroupPipelines::default();
+        let what = Specialised { kernel: Kernel::Meet, constants: Vec::new() };
+        let stage = group.stage(&mut pipelines, what, &[(0, Bound::Storage(words.clone()))])?;
+        group.meeting = Some(Meeting { words, stage });
+        let mut recorder = group.record()?;
+        for _ in 0..TEST_MEETINGS {
+            recorder.barrier();
+        }
+        group.run_within(&recorder.finish()?, MISSED_IN_TEST_MAX)?;
+        Ok(group)
+    }
+
+    /// The members.
+    pub(crate) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// The first member, which speaks for all: they are equal.
+    pub(crate) fn first(&self) -> &Member {
+        &self.members[0]
+    }
+
+    /// The first member, for tests that lower its limits.
+    #[cfg(test)]
+    pub(crate) fn first_mut(&mut self) -> &mut Member {
+        &mut self.members[0]
+    }
+
+    /// The device that all members are.
+    pub(crate) fn report(&self) -> &DeviceReport {
+        &self.members[0].report
+    }
+
+    /// A buffer that all members see.
+    ///
+    /// # Errors
+    /// `what` does not fit the memory or the devices' limits.
+    pub(crate) fn region(&self, what: &str, bytes: usize, home: Home) -> Result<Region, VulkanError> {
+        if let [member] = self.members.as_slice() {
+            return member.buffer(what, bytes, home).map(Region::single);
+        }
+        let host = Arc::new(HostMemory::new(what, bytes)?);
+        self.shared.lock().push(host.clone());
+        let imports = self.members.iter().map(|member| host.import(member)).collect::<Result<_, _>>()?;
+        Ok(Region::shared(imports, host))
+    }
+
+    /// Writes `bytes` to the start of a region, at load.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub(crate) fn upload(&self, region: &Region, bytes: &[u8]) -> Result<(), VulkanError> {
+        match region.host() {
+            Some(host) => {
+                host.write(0, bytes);
+                Ok(())
+            }
+            None => self.first().upload(region.first(), bytes),
+        }
+    }
+
+    /// A specialised kernel with its bindings, on every member.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub(crate) fn stage(
+        &self,
+        pipelines: &mut GroupPipelines,
+        what: Specialised,
+        bindings: &[(u32, Bound)],
+    ) -> Result<Stage, VulkanError> {
+        pipelines.members.resize_with(self.members.len(), Pipelines::default);
+        let ready = self.members.iter().zip(&mut pipelines.members).enumerate();
+        let ready = ready.map(|(index, (member, pipelines))| {
+            let pipeline = pipelines.get(member, what.clone())?;
+            let bind = |(number, bound): &(u32, Bound)| {
+                Ok((
+                    *number,
+                    match bound {
+                        Bound::Storage(region) => Binding::Storage(region.on(index).clone()),
+                        Bound::Texels(region, format) => {
+                            Binding::Texels(member.view(region.on(index), *format)?)
+                        }
+                    },
+                ))
+            };
+            let bindings = bindings.iter().map(bind).collect::<Result<Vec<_>, VulkanError>>()?;
+            let set = member.set(&pipeline, &bindings)?;
+            Ok((pipeline, set))
+        });
+        ready.collect::<Result<_, VulkanError>>().map(Stage)
+    }
+
+    /// Begins to record.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub(crate) fn record(&self) -> Result<GroupRecorder<'_>, VulkanError> {
+        let recorders = self.members.iter().map(Member::record).collect::<Result<_, _>>()?;
+        Ok(GroupRecorder { group: self, recorders, meetings: 0 })
+    }
+
+    /// Runs a program to its end on all members. What it computes must depend only on what it does not
+    /// change itself: where members miss each other, it is run again from its start.
+    ///
+    /// # Errors
+    /// [`VulkanError::DeviceLost`] where a member is lost, does not end in time, or the members miss each
+    /// other all the time; the driver's refusal otherwise.
+    pub(crate) fn run(&self, program: &Program) -> Result<(), VulkanError> {
+        self.run_within(program, MISSED_TIME_MAX)
+    }
+
+    fn run_within(&self, program: &Program, missed_max: Duration) -> Result<(), VulkanError> {
+        let start = Instant::now();
+        loop {
+            match self.run_once(program)? {
+                Meetings::Held => return Ok(()),
+                Meetings::Missed if start.elapsed() < missed_max => {
+                    tracing::debug!("members of the device group missed each other; the step is run again");
+                }
+                Meetings::Missed => {
+                    let reason = "the members of the device group keep missing each other".to_owned();
+                    return Err(VulkanError::DeviceLost(reason));
+                }
+            }
+        }
+    }
+
+    fn run_once(&self, program: &Program) -> Result<Meetings, VulkanError> {
+        if let Some(meeting) = &self.meeting {
+            meeting.words.write(&[0u32; 2])?;
+        }
+        let mut result = Ok(());
+        let mut submitted = Vec::with_capacity(program.members.len());
+        for (member, ready) in self.members.iter().zip(&program.members) {
+            match member.launch(ready) {
+                Ok(()) => submitted.push((member, ready)),
+                Err(error) => {
+                    // The others wait a while for a member that does not come, and then go on.
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        for (member, ready) in submitted {
+            if let Err(error) = member.wait(ready) {
+                // What did not end may still write to shared memory: leak it rather than unmap it.
+                std::mem::forget(self.shared.lock().clone());
+                result = Err(error);
+            }
+        }
+        result?;
+        match &self.meeting {
+            Some(meeting) if meeting.words.read::<u32>(2)?[1] != 0 => Ok(Meetings::Missed),
+            _ => Ok(Meetings::Held),
+        }
+    }
+}
+
+/// Whether the members of a group met each time, in one run of a program.
+enum Meetings {
+    Held,
+    Missed,
+}
+
+/// Why members of this kind cannot share memory, if they cannot.
+pub(super) fn grouping_obstacle(member: &Member) -> Option<String> {
+    if member.pack != Pack::Cpu {
+        return Some(format!("only the cpu kernel pack is split over members, not {}", member.pack.name()));
+    }
+    if software_threads() != SoftwareThreads::Inline {
+        // Members that share cores by way of the driver's pools miss each other most of the time.
+        return Some(
+            "the driver runs devices on its own pool of threads (LP_NUM_THREADS is not 0)".to_owned(),
+        );
+    }
+    member.import_obstacle()
+}
+
+/// Every member's pipelines.
+#[derive(Default)]
+pub(crate) struct GroupPipelines {
+    members: Vec<Pipelines>,
+}
+
+/// The contiguous share of member `member` of `members` in `count` workgroups: where it begins, and how
+/// many it has.
+fn share(count: u32, member: usize, members: usize) -> (u32, u32) {
+    let at = |member: usize| (u64::from(count) * member as u64 / members as u64) as u32;
+    (at(member), at(member + 1) - at(member))
+}
+
+impl GroupRecorder<'_> {
+    /// Runs `stage` with `push` over `groups` workgroups, split over the members.
+    pub(crate) fn dispatch<T: BufferContents + Copy>(
+        &mut self,
+        stage: &Stage,
+        push: T,
+        groups: [usize; 2],
+        along: Along,
+    ) {
+        let members = self.recorders.len();
+        let [x, y] = groups.map(|count| count as u32);
+        for (member, (recorder, (pipeline, set))) in self.recorders.iter_mut().zip(&stage.0).enumerate() {
+            let (base, groups) = match along {
+                Along::X => {
+                    let (from, count) = share(x, member, members);
+                    ([from, 0], [count, y, 1])
+                }
+                Along::Y => {
+                    let (from, count) = share(y, member, members);
+                    ([0, from], [x, count, 1])
+                }
+            };
+            recorder.dispatch_from(pipeline, set, push, base, groups);
+        }
+    }
+
+    /// Copies a part of one region to another, `bytes` long; the first member does it.
+    pub(crate) fn copy(&mut self, from: (&Region, usize), to: (&Region, usize), bytes: usize) {
+        let slice = |(region, at): (&Region, usize)| region.slice(at..at + bytes);
+        self.recorders[0].copy(slice(from), slice(to));
+    }
+
+    /// What comes after, on any member, sees all that was written before, on any member.
+    pub(crate) fn barrier(&mut self) {
+        let Some(meeting) = &self.group.meeting else {
+            return self.recorders.iter_mut().for_each(Recorder::barrier);
+        };
+        self.meetings += 1;
+        let push = self.meetings * self.recorders.len() as u32;
+        for (recorder, (pipeline, set)) in self.recorders.iter_mut().zip(&meeting.stage.0) {
+            recorder.barrier();
+            recorder.dispatch_once(pipeline, set, push);
+            recorder.barrier();
+        }
+    }
+
+    /// What comes after on the first member sees all that it wrote before.
+    pub(crate) fn barrier_of_first(&mut self) {
+        self.recorders[0].barrier();
+    }
+
+    /// Takes timestamps on the first member from here on.
+    pub(crate) fn take_times(&mut self, profile: Profile) {
+        self.recorders[0].take_times(profile);
+    }
+
+    /// Says what the commands from here on compute; takes a timestamp where times are taken.
+    pub(crate) fn stage(&mut self, name: &'static str) {
+        self.recorders[0].stage(name);
+    }
+
+    /// Ends the recording.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub(crate) fn finish(self) -> Result<Program, VulkanError> {
+        let members = self.group.members.iter().zip(self.recorders);
+        let members = members.map(|(member, recorder)| member.finish(recorder)).collect::<Result<_, _>>()?;
+        Ok(Program { members })
+    }
+}
+
+impl Program {
+    /// The times that were taken on the first member.
+    pub(crate) fn profile(&self) -> Option<&Profile> {
+        self.members[0].profile()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_contiguous_and_together_are_all() {
+        for count in [0, 1, 2, 3, 7, 96] {
+            for members in 1..=5 {
+                let mut next = 0;
+                for member in 0..members {
+                    let (from, groups) = share(count, member, members);
+                    assert_eq!(from, next, "member {member} of {members} of {count}");
+                    next = from + groups;
+                }
+                assert_eq!(next, count);
+            }
+        }
+    }
+}

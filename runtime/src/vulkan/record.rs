@@ -1,0 +1,158 @@
+//! Recording a step: the order of its kernels, and what is passed to each.
+
+use super::build::{attention_on_texels, attention_queries};
+use super::forward::{Forward, Layer, NormPush, STORE_FLOAT, STORE_INT8, USE_ROW_MAP, store_flags};
+use super::group::{Along, GroupRecorder, Stage};
+use super::matrix::Matrix;
+use crate::model::Activation;
+use vulkano::buffer::BufferContents;
+
+#[derive(Clone, Copy, BufferContents)]
+#[repr(C)]
+struct RopePush {
+    heads: u32,
+    kv_heads: u32,
+    rotated: u32,
+    flags: u32,
+    epsilon: f32,
+    query_scale: f32,
+    angles_offset: u32,
+}
+
+#[derive(Clone, Copy, BufferContents)]
+#[repr(C)]
+struct AttentionPush {
+    heads: u32,
+    kv_heads: u32,
+    window: u32,
+}
+
+#[derive(Clone, Copy, BufferContents)]
+#[repr(C)]
+struct ActivatePush {
+    width: u32,
+    stride: u32,
+    up_offset: u32,
+    flags: u32,
+}
+
+pub(super) const GATE_SILU: u32 = 4;
+pub(super) const GATE_GELU: u32 = 8;
+
+impl Forward {
+    /// Where the angles of rope `index` begin, in pairs.
+    pub(super) fn angles_offset(&self, index: usize) -> usize {
+        index * self.shape.rows_max * self.shape.angle_pairs_max
+    }
+
+    pub(super) fn record_layers(&self, recorder: &mut GroupRecorder<'_>, rows: usize) {
+        let push = self.norm_push(store_flags(&self.layers[0].qkv));
+        recorder.stage("norm");
+        recorder.dispatch(&self.first_norm, push, [rows, 1], Along::X);
+        recorder.barrier();
+        for (index, layer) in self.layers.iter().enumerate() {
+            self.record_attention(recorder, index, layer, rows);
+            self.record_feed_forward(recorder, layer, rows);
+            let next = self.layers.get(index + 1);
+            // After the last layer, the head's own norm takes the output in, for the wanted rows only.
+            if next.is_some() || self.head.is_none() {
+                let store = next.map_or(0, |next| store_flags(&next.qkv));
+                let push = self.norm_push(layer.delta_flags() | store);
+                recorder.stage("norm");
+                recorder.dispatch(&layer.next_norm, push, [rows, 1], Along::X);
+                recorder.barrier();
+            }
+        }
+    }
+
+    fn norm_push(&self, flags: u32) -> NormPush {
+        NormPush { width: self.shape.hidden as u32, flags, epsilon: self.shape.epsilon, map_offset: 0 }
+    }
+
+    fn record_attention(&self, recorder: &mut GroupRecorder<'_>, index: usize, layer: &Layer, rows: usize) {
+        let shape = &self.shape;
+        recorder.stage("matmul: queries, keys, values");
+        layer.qkv.multiply(recorder, rows);
+        recorder.barrier();
+        let rope = &shape.ropes[shape.rope_of_layer[index]];
+        let push = RopePush {
+            heads: shape.heads as u32,
+            kv_heads: shape.kv_heads as u32,
+            rotated: 2 * rope.inverse_frequencies.len() as u32,
+            flags: layer.rope_flags,
+            epsilon: shape.epsilon,
+            query_scale: shape.attention_scale,
+            angles_offset: self.angles_offset(shape.rope_of_layer[index]) as u32,
+        };
+        let grid = [rows, shape.heads + 2 * shape.kv_heads];
+        recorder.stage("RoPE and KV append");
+        recorder.dispatch(&layer.rope_append, push, grid, Along::longer(grid));
+        recorder.barrier();
+        let push = AttentionPush {
+            heads: shape.heads as u32,
+            kv_heads: shape.kv_heads as u32,
+            window: self.descriptions[index].window.unwrap_or(0) as u32,
+        };
+        let groups =
+            if attention_on_texels(shape) { shape.heads / attention_queries(shape) } else { shape.heads };
+        recorder.stage("attention");
+        let grid = [rows, groups];
+        recorder.dispatch(&layer.attention, push, grid, Along::longer(grid));
+        recorder.barrier();
+        let width = shape.attended_width() as u32;
+        let push = ActivatePush { width, stride: width, up_offset: 0, flags: store_flags(&layer.output) };
+        self.activate(recorder, &layer.store_attended, push, rows);
+        recorder.stage("matmul: attention output");
+        layer.output.multiply(recorder, rows);
+        recorder.barrier();
+    }
+
+    fn record_feed_forward(&self, recorder: &mut GroupRecorder<'_>, layer: &Layer, rows: usize) {
+        let push = self.norm_push(layer.delta_flags() | store_flags(&layer.gate_up));
+        recorder.stage("norm");
+        recorder.dispatch(&layer.feed_forward_norm, push, [rows, 1], Along::X);
+        recorder.barrier();
+        recorder.stage("matmul: gate, up");
+        layer.gate_up.multiply(recorder, rows);
+        recorder.barrier();
+        let gate = match self.shape.activation {
+            Activation::Silu => GATE_SILU,
+            Activation::GeluTanh => GATE_GELU,
+        };
+        let width = self.shape.feed_forward as u32;
+        let flags = gate | store_flags(&layer.down);
+        let push = ActivatePush { width, stride: 2 * width, up_offset: width, flags };
+        self.activate(recorder, &layer.store_gated, push, rows);
+        recorder.stage("matmul: down");
+        layer.down.multiply(recorder, rows);
+        recorder.barrier();
+    }
+
+    fn activate(&self, recorder: &mut GroupRecorder<'_>, stage: &Stage, push: ActivatePush, rows: usize) {
+        debug_assert!(push.flags & (STORE_INT8 | STORE_FLOAT) != 0, "some activations are stored");
+        let blocks = (push.width as usize).div_ceil(lavalane_shaders::BLOCK);
+        let grid = [blocks.div_ceil(self.group.first().lanes()), rows];
+        recorder.stage("activation");
+        recorder.dispatch(stage, push, grid, Along::longer(grid));
+        recorder.barrier();
+    }
+
+    /// Records the head over `count` rows of the row map from `from` on.
+    pub(super) fn record_head(
+        &self,
+        recorder: &mut GroupRecorder<'_>,
+        head: &Matrix,
+        from: usize,
+        count: usize,
+    ) {
+        let last = self.layers.last().expect("a range has layers");
+        let flags = last.delta_flags() | USE_ROW_MAP | store_flags(head);
+        let push = NormPush { map_offset: from as u32, ..self.norm_push(flags) };
+        recorder.stage("norm");
+        recorder.dispatch(&last.next_norm, push, [count, 1], Along::X);
+        recorder.barrier();
+        recorder.stage("matmul: head");
+        head.multiply(recorder, count);
+        recorder.stage("end");
+    }
+}

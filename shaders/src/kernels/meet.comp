@@ -1,0 +1,30 @@
+#version 450
+// Where the members of a device group wait for one another: each runs this kernel once between two steps
+// that depend on each other, and goes on when all have come. Members share the buffer's memory.
+// The wait is bounded, because software drivers end a loop after 65,535 turns and go on as if it were
+// done: a member that waits too long says so in `broken`, then nobody waits any more, and the host runs
+// the whole program again.
+#extension GL_EXT_control_flow_attributes : require
+layout(local_size_x = 1) in;
+
+layout(set = 0, binding = 0) buffer Meeting {
+    uint arrived; // how many have come, over all meetings of a run
+    uint broken;  // not 0 once a member has given up
+};
+
+layout(push_constant) uniform Push {
+    uint expected; // how many have come when this meeting is over
+} push;
+#define TURNS_MAX 60000u
+#define LOOKS 16
+
+void main() {
+    // Atomic reads: an ordinary one might be kept in a register.
+    if (atomicAdd(arrived, 1u) + 1u >= push.expected) return;
+    bool met = false;
+    for (uint turn = 0u; turn < TURNS_MAX && !met; turn++) {
+        [[unroll]] for (int look = 0; look < LOOKS; look++) met = met || atomicAdd(arrived, 0u) >= push.expected;
+        met = met || atomicAdd(broken, 0u) != 0u;
+    }
+    if (!met) atomicOr(broken, 1u);
+}
