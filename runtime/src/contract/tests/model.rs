@@ -146,6 +146,9 @@ pub(super) fn settings(kind: u8) -> SamplingSettings {
             repetition_window: Some(12),
             presence_penalty: 0.7,
             frequency_penalty: 0.3,
+            // The tokens that the tests use are nearly all that is drawn: which of them is for the
+            // penalties to say, so that a token counted once too often changes the draws.
+            logit_bias: (1..4).map(|token| (TokenId(token), 12.0)).collect(),
             signals: SignalReport::On,
             ..SamplingOptions::default()
         },

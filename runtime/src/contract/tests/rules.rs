@@ -148,6 +148,18 @@ fn resume_starts_from_another_sessions_pages_where_they_hold_more() {
 }
 
 #[test]
+fn a_live_sessions_full_pages_are_found_by_others() {
+    let (mut sessions, _) = scripted();
+    let live = sessions.admit(greedy()).expect("a lane is idle");
+    sessions.prefill(live, &prompt(40, 1)).expect("it runs");
+    let session = sessions.admit(greedy()).expect("a lane is idle");
+    // Two full pages of 16; the third is still being written.
+    assert_eq!(sessions.resume(session, &prompt(40, 1)).expect("it is active"), at(32));
+    let shared = sessions.kv_statistics().pool.shared;
+    assert_eq!(shared, 2);
+}
+
+#[test]
 fn trim_takes_everything_back_and_what_regrows_is_the_same() {
     let (mut sessions, _) = scripted();
     let session = sessions.admit(demanding()).expect("a lane is idle");
