@@ -81,7 +81,7 @@ pub(super) fn operation() -> impl Strategy<Value = Operation> {
         3 => (any8(), 0_usize..40).prop_map(|(session, tokens)| Operation::Trim(session, tokens)),
         2 => (any8(), 0_usize..40).prop_map(|(session, tokens)| Operation::Align(session, tokens)),
         1 => (any8(), any8()).prop_map(|(session, kind)| Operation::Configure(session, kind)),
-        3 => fault().prop_map(Operation::Fault),
+        6 => fault().prop_map(Operation::Fault),
         2 => Just(Operation::Recover),
     ]
 }

@@ -411,7 +411,7 @@ impl Pair {
 /// Some hundreds; `LAVALANE_LONG_TESTS=1` takes ten thousand.
 fn cases() -> u32 {
     let long = std::env::var_os("LAVALANE_LONG_TESTS").is_some_and(|value| value == "1");
-    if long { 10_000 } else { 400 }
+    if long { 10_000 } else { 800 }
 }
 
 proptest! {
