@@ -16,7 +16,7 @@ use std::sync::Arc;
 fn executor(pack: Pack, precision: Precision, kv_type: KvType) -> Option<VulkanExecutor> {
     let model = Arc::new(Model::open(models::find(ModelFile::SmolLm2)?).expect("the model opens"));
     let options = EngineOptions {
-        choice: DeviceChoice { device: None, pack: Some(pack) },
+        choice: DeviceChoice { device: None, pack: Some(pack), members: None },
         precision,
         kv_type,
         lanes: 2,
