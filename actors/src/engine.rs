@@ -6,16 +6,18 @@
 use crate::lifecycle::LifecycleEvents;
 use crate::request::{Refusal, ValidRequest};
 use crate::scheduler::{Command, Scheduler, Submission};
-use crate::settings::{EngineSettings, StartError};
+use crate::settings::{EngineSettings, PrefixReuse, SnapshotSettings, StartError};
 use crate::shared::Shared;
 use crate::statistics::Statistics;
 use crate::status::{Health, SlotStatus};
 use crate::stream::{self, Cancellation, RequestStream};
 use actix::Addr;
 use lavalane_runtime::batch::{BatchExecutor, ExecutorLimits};
+use lavalane_runtime::snapshot::SnapshotStore;
+use lavalane_runtime::snapshot::files::{FileSystem, LocalFiles};
 use lavalane_runtime::tokenizer::TokenText;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Starts engines.
 #[derive(Debug)]
@@ -26,16 +28,35 @@ impl Engine {
     /// or outside of any runtime, and blocks only while two threads start.
     ///
     /// # Errors
-    /// A setting is out of range, or a thread could not be made.
+    /// A setting is out of range, the folder of snapshots cannot be used, or a thread could not be made.
     pub fn start(
         executor: Box<dyn BatchExecutor>,
         tokenizer: Arc<dyn TokenText>,
         settings: EngineSettings,
     ) -> Result<EngineHandle, StartError> {
+        Self::start_with_files(executor, tokenizer, settings, Arc::new(LocalFiles))
+    }
+
+    /// As [`Engine::start`], with snapshots in another file system than the operating system's.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_with_files(
+        executor: Box<dyn BatchExecutor>,
+        tokenizer: Arc<dyn TokenText>,
+        settings: EngineSettings,
+        files: Arc<dyn FileSystem>,
+    ) -> Result<EngineHandle, StartError> {
         let limits = executor.limits();
         settings.check(&limits)?;
+        let snapshots = settings.snapshots.as_ref().filter(|_| settings.prefix_reuse == PrefixReuse::On);
+        let open = |snapshots: &SnapshotSettings| {
+            let (folder, bytes_max) = (&snapshots.folder, snapshots.bytes_max);
+            SnapshotStore::open(files, folder, executor.identity(), bytes_max, SystemTime::now())
+        };
+        let store = snapshots.map(open).transpose()?.map(Arc::new);
         let shared = Arc::new(Shared::new(settings, limits));
-        let scheduler = crate::threads::start(executor, tokenizer, &shared)?;
+        let scheduler = crate::threads::start(executor, tokenizer, store, &shared)?;
         Ok(EngineHandle { inner: Arc::new(Inner { shared, scheduler }) })
     }
 }

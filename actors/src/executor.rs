@@ -6,7 +6,8 @@
 
 use crate::guard::guarded;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use lavalane_runtime::batch::{BatchDone, BatchExecutor, IterationBatch};
+use lavalane_runtime::batch::{BatchDone, BatchExecutor, IterationBatch, PageTransferError};
+use lavalane_runtime::ids::PageId;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
@@ -22,6 +23,8 @@ pub(crate) enum Answer {
 enum Job {
     Run { batch: IterationBatch, answer: oneshot::Sender<Answer> },
     Recover { answer: oneshot::Sender<Result<(), String>> },
+    Export { pages: Vec<PageId>, answer: oneshot::Sender<Result<Vec<u8>, PageTransferError>> },
+    Import { pages: Vec<PageId>, bytes: Vec<u8>, answer: oneshot::Sender<Result<(), PageTransferError>> },
 }
 
 /// The scheduler's way to the executor. The thread ends when this is dropped.
@@ -43,7 +46,7 @@ impl ExecutorClient {
             Ok(()) => Ok(receiver),
             Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => match job {
                 Job::Run { batch, .. } => Err(batch),
-                Job::Recover { .. } => unreachable!("the job that comes back is the one that was sent"),
+                _ => unreachable!("the job that comes back is the one that was sent"),
             },
         }
     }
@@ -53,6 +56,25 @@ impl ExecutorClient {
     pub(crate) fn recover(&self) -> Option<oneshot::Receiver<Result<(), String>>> {
         let (answer, receiver) = oneshot::channel();
         self.jobs.try_send(Job::Recover { answer }).ok().map(|()| receiver)
+    }
+
+    /// Asks for the content of pages. `None`, or an error of the receiver, says that the thread is gone.
+    pub(crate) fn export(
+        &self,
+        pages: Vec<PageId>,
+    ) -> Option<oneshot::Receiver<Result<Vec<u8>, PageTransferError>>> {
+        let (answer, receiver) = oneshot::channel();
+        self.jobs.try_send(Job::Export { pages, answer }).ok().map(|()| receiver)
+    }
+
+    /// Fills pages with content. `None`, or an error of the receiver, says that the thread is gone.
+    pub(crate) fn import(
+        &self,
+        pages: Vec<PageId>,
+        bytes: Vec<u8>,
+    ) -> Option<oneshot::Receiver<Result<(), PageTransferError>>> {
+        let (answer, receiver) = oneshot::channel();
+        self.jobs.try_send(Job::Import { pages, bytes, answer }).ok().map(|()| receiver)
     }
 }
 
@@ -77,9 +99,20 @@ fn serve(mut executor: Box<dyn BatchExecutor>, jobs: &Receiver<Job>) {
                 let recovered = guarded(|| executor.recover()).unwrap_or_else(|panicked| Err(panicked.0));
                 let _ = answer.send(recovered);
             }
+            Job::Export { pages, answer } => {
+                let _ = answer.send(moved(|| executor.export_pages(&pages)));
+            }
+            Job::Import { pages, bytes, answer } => {
+                let _ = answer.send(moved(|| executor.import_pages(&pages, &bytes)));
+            }
         }
     }
     if let Err(panicked) = guarded(|| drop(executor)) {
         tracing::error!("the executor panicked while it was dropped: {panicked}");
     }
+}
+
+/// A panic while pages move comes back as an answer, as one while a batch runs does.
+fn moved<T>(work: impl FnOnce() -> Result<T, PageTransferError>) -> Result<T, PageTransferError> {
+    guarded(work).unwrap_or_else(|panicked| Err(PageTransferError::ExecutorDied(panicked.0)))
 }

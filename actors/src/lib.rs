@@ -9,6 +9,7 @@ pub mod request;
 mod scheduler;
 pub mod settings;
 mod shared;
+mod snapshots;
 pub mod statistics;
 pub mod status;
 pub mod stream;
@@ -19,5 +20,5 @@ mod threads;
 use lavalane_runtime::guard;
 
 pub use engine::{Engine, EngineHandle};
-pub use settings::{EngineSettings, StartError};
+pub use settings::{EngineSettings, SnapshotSettings, StartError};
 pub use stream::RequestStream;

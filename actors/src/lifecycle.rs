@@ -51,6 +51,16 @@ pub enum LifecycleEvent {
         /// The request.
         request: RequestId,
     },
+    /// A finished sequence's KV was read out of the device, to be kept on the disk.
+    Exported {
+        /// How many of its tokens.
+        tokens: usize,
+    },
+    /// A prefix's KV came from the disk, and can be found by requests now.
+    Imported {
+        /// How many tokens the prefix has.
+        tokens: usize,
+    },
     /// The device was lost.
     DeviceLost {
         /// What the driver said.

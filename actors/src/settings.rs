@@ -3,6 +3,8 @@
 //! Plain data with defaults; [`crate::Engine::start`] checks them against the executor's limits.
 
 use lavalane_runtime::batch::ExecutorLimits;
+use lavalane_runtime::snapshot::StoreError;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Whether finished sequences leave their KV pages behind for later requests to reuse.
@@ -33,6 +35,31 @@ pub enum PrefillPacing {
 impl Default for PrefillPacing {
     fn default() -> Self {
         Self::Adaptive { lengthening_max_percent: 50, step_time_max: Duration::from_secs(1) }
+    }
+}
+
+/// Where finished sequences' KV outlives the device's memory and the engine itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotSettings {
+    /// The folder; it is made where it is not there, and belongs to one engine at a time.
+    pub folder: PathBuf,
+    /// The most bytes that its files may take.
+    pub bytes_max: u64,
+    /// How long a request waits for its prefix to be read before it computes it instead.
+    pub load_time_max: Duration,
+    /// How many bytes of pages pass the device between two batches; one page at the least.
+    pub transfer_bytes_max: usize,
+}
+
+impl SnapshotSettings {
+    /// A folder for at most `bytes_max` bytes.
+    pub fn new(folder: impl Into<PathBuf>, bytes_max: u64) -> Self {
+        Self {
+            folder: folder.into(),
+            bytes_max,
+            load_time_max: Duration::from_secs(10),
+            transfer_bytes_max: 8 << 20,
+        }
     }
 }
 
@@ -67,6 +94,8 @@ pub struct EngineSettings {
     pub recoveries_max: u32,
     /// Whether prompts reuse KV pages of earlier ones.
     pub prefix_reuse: PrefixReuse,
+    /// Where prefixes outlive the engine, if they are to and prompts reuse them at all.
+    pub snapshots: Option<SnapshotSettings>,
 }
 
 impl Default for EngineSettings {
@@ -85,6 +114,7 @@ impl Default for EngineSettings {
             holds_max: 3,
             recoveries_max: 3,
             prefix_reuse: PrefixReuse::On,
+            snapshots: None,
         }
     }
 }
@@ -110,6 +140,9 @@ pub enum StartError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The folder of snapshots cannot be used.
+    #[error(transparent)]
+    Snapshots(#[from] StoreError),
     /// The actor system ended before it gave its address.
     #[error("the actor system ended while it started")]
     ActorSystem,

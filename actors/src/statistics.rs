@@ -102,6 +102,13 @@ pub struct Statistics {
     pub generation_tokens: u64,
     /// Requests of which a prefix was found in the cache.
     pub prefix_hits: u64,
+    /// Prefixes that came from the disk.
+    pub snapshots_loaded: u64,
+    /// Sequences that were written to the disk.
+    pub snapshots_saved: u64,
+    /// Sequences that were to be written and were not: the writer was busy, the disk full, or their pages
+    /// were needed.
+    pub snapshots_dropped: u64,
     /// Iterations run.
     pub iterations: u64,
     /// Rows run, over all iterations.
@@ -156,6 +163,9 @@ impl Statistics {
             cached_tokens: 0,
             generation_tokens: 0,
             prefix_hits: 0,
+            snapshots_loaded: 0,
+            snapshots_saved: 0,
+            snapshots_dropped: 0,
             iterations: 0,
             rows: 0,
             partial_batches: 0,

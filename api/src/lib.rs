@@ -1,5 +1,6 @@
 //! The HTTP and WebSocket server and the command line of Lavalane.
 
+mod cache_settings;
 pub mod cli;
 pub mod engine;
 pub mod error;

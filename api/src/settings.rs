@@ -4,6 +4,7 @@
 //! One struct describes all three sources. Flags win over the environment within clap; both win over
 //! the file here.
 
+use crate::cache_settings::snapshots;
 use crate::cli::device_arguments::KvTypeName;
 use crate::http::state::{ApiKeys, HttpSettings};
 use crate::websocket::WebSocketSettings;
@@ -80,6 +81,12 @@ pub struct SettingsSource {
     /// Whether prompts reuse the KV cache of earlier ones [default: true]
     #[arg(long, env = "LAVALANE_PREFIX_REUSE", value_name = "BOOL")]
     pub prefix_reuse: Option<bool>,
+    /// Folder in which the KV cache of prompts outlives the server; one server at a time may have it
+    #[arg(long, env = "LAVALANE_CACHE_DIR", value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// Bytes that the files in it may take [default: 4294967296]
+    #[arg(long, env = "LAVALANE_CACHE_BYTES", value_name = "BYTES")]
+    pub cache_bytes: Option<u64>,
     /// Accept a tokenizer whose pre-tokenizer is not known, with a warning
     #[arg(long, env = "LAVALANE_ALLOW_UNKNOWN_PRETOKENIZER", num_args = 0..=1, default_missing_value = "true")]
     pub allow_unknown_pretokenizer: Option<bool>,
@@ -216,6 +223,8 @@ impl SettingsSource {
             prefill_lengthening: self.prefill_lengthening.or(weaker.prefill_lengthening),
             prefill_step_ms: self.prefill_step_ms.or(weaker.prefill_step_ms),
             prefix_reuse: self.prefix_reuse.or(weaker.prefix_reuse),
+            cache_dir: self.cache_dir.or(weaker.cache_dir),
+            cache_bytes: self.cache_bytes.or(weaker.cache_bytes),
             allow_unknown_pretokenizer: self.allow_unknown_pretokenizer.or(weaker.allow_unknown_pretokenizer),
             api_key: self.api_key.or(weaker.api_key),
             cors_origin: self.cors_origin.or(weaker.cors_origin),
@@ -293,6 +302,10 @@ impl SettingsSource {
     fn engine_settings(&self) -> Result<EngineSettings, SettingsError> {
         let defaults = EngineSettings::default();
         let rows = at_least_one("batch-rows", self.batch_rows, defaults.rows_per_iteration)?;
+        let prefix_reuse = match self.prefix_reuse {
+            Some(false) => PrefixReuse::Off,
+            _ => PrefixReuse::On,
+        };
         Ok(EngineSettings {
             lanes: at_least_one("lanes", self.lanes, defaults.lanes)?,
             queue_capacity: at_least_one("queue", self.queue, defaults.queue_capacity)?,
@@ -301,10 +314,8 @@ impl SettingsSource {
             prefill_pacing: self.prefill_pacing()?,
             queue_wait_max: seconds("queue-seconds", self.queue_seconds, 60)?,
             work_time_max: seconds("work-seconds", self.work_seconds, 600)?,
-            prefix_reuse: match self.prefix_reuse {
-                Some(false) => PrefixReuse::Off,
-                _ => PrefixReuse::On,
-            },
+            prefix_reuse,
+            snapshots: snapshots(self.cache_dir.as_deref(), self.cache_bytes, prefix_reuse)?,
             ..defaults
         })
     }

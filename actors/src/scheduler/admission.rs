@@ -80,14 +80,19 @@ impl Scheduler {
 
     /// Gives waiting requests the free lanes, in their turn, as long as there are pages for their
     /// transcripts. Nobody overtakes a request that waits for pages; one that waits for another to
-    /// compute its prompt is overtaken.
+    /// compute its prompt, or for the disk, is overtaken.
     pub(super) fn admit(&mut self, context: &mut Context<Self>) {
         let mut orders = Vec::new();
         while let Some(lane) = self.lanes.iter().position(|lane| lane.owner.is_none()) {
             let now = Instant::now();
-            let place = self.waiting.next(now, |ticket| !self.is_being_computed(ticket.transcript()));
+            let place = self.waiting.next(now, |ticket| {
+                !self.transfers.is_awaited_by(ticket.id) && !self.is_being_computed(ticket.transcript())
+            });
             let Some(place) = place else { break };
             let Some((mut pages, cached)) = self.pages.admit(self.waiting.at(place).transcript()) else {
+                if self.give_up_transfers() {
+                    continue;
+                }
                 if self.lanes.iter().all(|lane| lane.owner.is_none()) {
                     self.refuse_for_ever(place);
                     continue;
@@ -106,7 +111,7 @@ impl Scheduler {
             self.shared.publish(&LifecycleEvent::Activated { lane, generation, request: ticket.id });
             orders.push((lane, Activate { generation, ticket, session }));
         }
-        self.ask(orders, context, Self::prepare);
+        self.ask(orders, context, Self::transfer);
     }
 
     /// Ends the next request, which has the whole pool to itself and still does not fit. Submission

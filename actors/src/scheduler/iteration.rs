@@ -44,6 +44,9 @@ impl Scheduler {
         let now = Instant::now();
         self.clear_queue(now);
         let closed = self.closing.is_past(now);
+        if closed {
+            self.give_up_transfers();
+        }
         let owners = self.lanes.iter().enumerate();
         let releases = owners.filter_map(|(lane, entry)| {
             let owner = entry.owner.as_ref()?;
@@ -90,6 +93,9 @@ impl Scheduler {
             self.write_orders(&candidates, &planned);
             return self.launch(context);
         }
+        if self.give_up_transfers() {
+            return self.prepare(context);
+        }
         // The pool is exhausted. The youngest gives way, and the plan is made anew without it.
         let preempted = self.youngest().map(|lane| {
             let generation = self.lanes[lane.index()].generation;
@@ -98,15 +104,19 @@ impl Scheduler {
         self.ask(preempted.into_iter().collect(), context, Self::prepare);
     }
 
-    /// Nothing can run now. Requests may still wait when all that were admitted ended at once.
+    /// Nothing can run now. Requests may still wait when all that were admitted ended at once, and pages
+    /// may still have to be moved. A request that waits for the disk is heard of again.
     fn rest(&mut self, context: &mut Context<Self>) {
-        if self.waiting.len() > 0 {
+        let can_go_on = self.waiting.iter().any(|(_, ticket)| !self.transfers.is_awaited_by(ticket.id));
+        if can_go_on || self.transfers.has_work() {
             return self.begin_iteration(context);
         }
         self.phase = Phase::Idle;
         self.iteration.settled_at = None;
         self.publish_slots();
-        self.stop_if_closed();
+        if self.waiting.len() == 0 {
+            self.stop_if_closed();
+        }
     }
 
     /// The lanes that may run. Where some are suspected of having killed the executor, the oldest of

@@ -15,6 +15,7 @@ mod plan;
 mod queue;
 mod recovery;
 mod table;
+mod transfers;
 
 use crate::executor::ExecutorClient;
 use crate::guard::guarded;
@@ -23,6 +24,7 @@ use crate::lane::order::Reply;
 use crate::lane::ticket::Ticket;
 use crate::request::{Refusal, ValidRequest};
 use crate::shared::Shared;
+use crate::snapshots::SnapshotClient;
 use crate::status::{Health, RequestId};
 use crate::stream::{Cancellation, EventSink};
 #[cfg(any(test, feature = "testing", debug_assertions))]
@@ -41,6 +43,7 @@ use recovery::Losses;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
+use transfers::Transfers;
 
 /// A request on its way into the scheduler.
 #[derive(Message)]
@@ -92,6 +95,7 @@ pub(crate) struct Scheduler {
     lanes: Vec<LaneEntry>,
     waiting: WaitQueue<Box<Ticket>>,
     pages: Pages,
+    transfers: Transfers,
     pace: Pace,
     phase: Phase,
     chain: Chain,
@@ -106,6 +110,7 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub(crate) fn new(
         executor: ExecutorClient,
+        snapshots: Option<SnapshotClient>,
         tokenizer: Arc<dyn TokenText>,
         shared: Arc<Shared>,
         ready: crossbeam_channel::Sender<Addr<Self>>,
@@ -116,6 +121,7 @@ impl Scheduler {
             lanes: Vec::new(),
             waiting: WaitQueue::new(shared.settings.aging_interval),
             pages: Pages::new(&shared.limits, shared.settings.prefix_reuse),
+            transfers: Transfers::new(snapshots, shared.settings.snapshots.as_ref()),
             pace: Pace::new(shared.settings.prefill_pacing),
             phase: Phase::Idle,
             chain: Chain(0),
@@ -267,7 +273,9 @@ impl Handler<Submission> for Scheduler {
     fn handle(&mut self, submission: Submission, context: &mut Self::Context) -> Self::Result {
         self.closing.check()?;
         self.step(context, |scheduler, context| {
+            let request = submission.id;
             scheduler.enqueue(submission);
+            scheduler.seek(request, context);
             scheduler.set_alarm(context);
             scheduler.wake(context);
         });

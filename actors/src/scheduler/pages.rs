@@ -25,6 +25,11 @@ impl Held {
         self.pages.len()
     }
 
+    /// The pages, in order.
+    pub(crate) fn all(&self) -> &[PageId] {
+        &self.pages
+    }
+
     /// The pages that do not stand in the session's table yet; they are taken to stand there now.
     pub(crate) fn for_table(&mut self) -> Vec<PageId> {
         let new = self.pages[self.in_table..].to_vec();
@@ -112,6 +117,26 @@ impl Pages {
             }
             Err(_) => false,
         }
+    }
+
+    /// Pages for the whole pages of `tokens`, and how many of them hold those already; all or nothing.
+    pub(crate) fn hold_prefix(&mut self, tokens: &[TokenId]) -> Option<(Held, usize)> {
+        self.known_use = None;
+        let mut held = Held { pages: self.cache.hold_whole_pages(tokens), ..Held::default() };
+        let known = held.len();
+        if !self.grow(&mut held, tokens.len()) {
+            self.release(held);
+            return None;
+        }
+        Some((held, known))
+    }
+
+    /// The first `count` pages of a lane once more, which are full and will not be written again.
+    pub(crate) fn hold_again(&mut self, held: &Held, count: usize) -> Held {
+        self.known_use = None;
+        let pages = held.pages[..count].to_vec();
+        check(self.cache.hold(&pages));
+        Held { pages, ..Held::default() }
     }
 
     /// Notes that the lane's copy ran.

@@ -110,6 +110,7 @@ impl Scheduler {
     }
 
     fn go_on(&mut self, context: &mut Context<Self>) {
+        self.transfers.forget();
         self.pages.reset();
         {
             let mut statistics = self.shared.statistics.lock();

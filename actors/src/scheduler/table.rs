@@ -35,7 +35,7 @@ impl Scheduler {
         let request = ticket.id;
         if let Some(owner) = self.free(lane) {
             match position {
-                Some(valid) => self.give_back(owner, &ticket, valid),
+                Some(valid) => self.give_back(owner, &ticket, valid, &why),
                 None => self.pages.release(owner.pages),
             }
         }
@@ -62,9 +62,13 @@ impl Scheduler {
     }
 
     /// Takes back the pages of a lane that vouches for the first `valid` tokens of its transcript.
-    fn give_back(&mut self, mut owner: Owner, ticket: &Ticket, valid: Position) {
+    fn give_back(&mut self, mut owner: Owner, ticket: &Ticket, valid: Position, why: &Why) {
         if valid > owner.step.position() {
             self.pages.copied(&mut owner.pages);
+        }
+        // A request that goes on is kept when it ends.
+        if matches!(why, Why::Ended(_) | Why::Cancelled) && owner.pages.copy().is_none() {
+            self.keep(&owner.pages, ticket, valid);
         }
         self.pages.finish(owner.pages, ticket.transcript(), valid);
     }

@@ -50,6 +50,10 @@ pub fn run(arguments: ServeArguments) -> Result<(), RunError> {
     );
     println!("  context  {} tokens", limits.context_tokens_max);
     println!("  KV pool  {tokens} tokens in {} pages, {:.1} MB", limits.pages, plan.kv_bytes() as f64 / 1e6);
+    if let Some(snapshots) = &settings.engine_settings.snapshots {
+        let (folder, bytes) = (snapshots.folder.display(), snapshots.bytes_max);
+        println!("  cache    {folder}, at most {:.1} MB", bytes as f64 / 1e6);
+    }
     print_examples(server.address(), &name);
     actix_web::rt::System::new().block_on(until_stopped(server, &engine, &settings))?;
     Ok(())

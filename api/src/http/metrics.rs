@@ -68,6 +68,11 @@ fn counters(writer: &mut Writer, statistics: &Statistics) {
     writer.counter("lavalane:requests_failed_total", "Requests that failed.", statistics.requests_failed);
     writer.counter("lavalane:requests_refused_total", "Requests refused.", statistics.requests_refused);
     writer.counter("lavalane:prefix_hits_total", "Requests with a cached prefix.", statistics.prefix_hits);
+    let (loaded, saved) = (statistics.snapshots_loaded, statistics.snapshots_saved);
+    writer.counter("lavalane:snapshots_loaded_total", "Prefixes that came from the disk.", loaded);
+    writer.counter("lavalane:snapshots_saved_total", "Sequences written to the disk.", saved);
+    let dropped = statistics.snapshots_dropped;
+    writer.counter("lavalane:snapshots_dropped_total", "Sequences that were not written there.", dropped);
     writer.counter("lavalane:iterations_total", "Iterations.", statistics.iterations);
     writer.counter("lavalane:rows_total", "Rows, over all iterations.", statistics.rows);
     let partial = statistics.partial_batches;
@@ -176,6 +181,7 @@ mod tests {
             "vllm:time_to_first_token_seconds_count{model_name=\"a \\\"model\\\"\"} 1",
             "# TYPE lavalane:rows_per_iteration histogram",
             "lavalane:lanes{model_name=\"a \\\"model\\\"\"} 4",
+            "lavalane:snapshots_loaded_total{model_name=\"a \\\"model\\\"\"} 0",
             "lavalane:partial_batches_total{model_name=\"a \\\"model\\\"\"} 0",
         ] {
             assert!(text.lines().any(|written| written == line), "{line} is missing in\n{text}");

@@ -149,6 +149,24 @@ impl KvCache {
         self.allocate(self.pages_for(tokens).saturating_sub(pages_held))
     }
 
+    /// Holds the whole pages that are known of `tokens`, all of them if they are; copies nothing. They are
+    /// given back by [`KvCache::release`] or [`KvCache::finish`].
+    pub fn hold_whole_pages(&mut self, tokens: &[TokenId]) -> Vec<PageId> {
+        // The tree leaves the last token to compute, which here is none of the sequence's own.
+        let beyond: Vec<TokenId> = tokens.iter().copied().chain([TokenId(0)]).collect();
+        let pages = self.tree.lookup(&beyond).pages;
+        self.hold(&pages).expect("the tree holds its pages");
+        pages
+    }
+
+    /// Holds pages of a session once more, beyond its end. They are given back by [`KvCache::release`].
+    ///
+    /// # Errors
+    /// The first page that nobody holds; those before it are held.
+    pub fn hold(&mut self, pages: &[PageId]) -> Result<(), PageError> {
+        pages.iter().try_for_each(|&page| self.pool.retain(page))
+    }
+
     /// Makes a live session's full pages findable: the first `valid` of its `tokens` are in `pages`, and
     /// the steps that put them there succeeded. Worth calling when a page has filled up. A full page must
     /// not be written afterwards but by way of [`KvCache::copy_on_write`].
