@@ -3,9 +3,10 @@
 use crate::faults::Faults;
 use crate::http::state::DeviceSummary;
 use crate::settings::{Settings, TemplateChoice};
+use crate::templates::{TemplateProcess, TemplateRenderer};
 use crate::text_model::TextModel;
 use lavalane_actors::{Engine, EngineHandle, StartError};
-use lavalane_runtime::chat::{ChatTemplate, TemplateError};
+use lavalane_runtime::chat::{CHATML, ChatTemplate, TemplateError, TemplateTexts};
 use lavalane_runtime::engine::{EngineError, MemoryPlan, VulkanExecutor};
 use lavalane_runtime::gguf::GgufError;
 use lavalane_runtime::model::{Model, ModelError};
@@ -29,6 +30,30 @@ pub struct LoadedEngine {
     pub device: DeviceSummary,
     /// What the model takes of the device's memory.
     pub plan: MemoryPlan,
+}
+
+/// Where chat templates are rendered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TemplateHost {
+    /// In this process: for model files that are trusted.
+    Here,
+    /// In a process of this program, which is `lavalane` or runs its command line.
+    Apart {
+        /// The program.
+        program: PathBuf,
+    },
+}
+
+impl TemplateHost {
+    fn host(&self, source: &str, tokenizer: &Tokenizer) -> Result<TemplateRenderer, TemplateError> {
+        match self {
+            Self::Here => ChatTemplate::new(source, tokenizer).map(TemplateRenderer::from),
+            Self::Apart { program } => {
+                let texts = TemplateTexts::of(tokenizer);
+                TemplateProcess::start(program.clone(), source, &texts).map(TemplateRenderer::from)
+            }
+        }
+    }
 }
 
 /// Why a model could not be loaded.
@@ -66,19 +91,23 @@ pub enum LoadError {
 ///
 /// # Errors
 /// The model, the device or the memory is not there; see [`LoadError`].
-pub fn load(settings: &Settings) -> Result<LoadedEngine, LoadError> {
-    load_with_faults(settings, &Faults::default())
+pub fn load(settings: &Settings, host: &TemplateHost) -> Result<LoadedEngine, LoadError> {
+    load_with_faults(settings, host, &Faults::default())
 }
 
 /// The same, with faults.
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_with_faults(settings: &Settings, faults: &Faults) -> Result<LoadedEngine, LoadError> {
+pub fn load_with_faults(
+    settings: &Settings,
+    host: &TemplateHost,
+    faults: &Faults,
+) -> Result<LoadedEngine, LoadError> {
     let model = Arc::new(Model::open(&settings.model)?);
     let source = TokenizerSource::from_gguf(model.file())?;
     let tokenizer = Arc::new(Tokenizer::new(&source, settings.unknown_pre_tokenizer)?);
-    let template = template(&settings.chat_template, &source, &tokenizer)?;
+    let template = template(&settings.chat_template, &source, &tokenizer, host)?;
     let executor = VulkanExecutor::new(model, &settings.engine_options)?;
     let report = executor.device();
     let kv_type = match settings.engine_options.kv_type {
@@ -105,10 +134,12 @@ fn template(
     choice: &TemplateChoice,
     source: &TokenizerSource,
     tokenizer: &Tokenizer,
-) -> Result<Result<ChatTemplate, TemplateError>, LoadError> {
+    host: &TemplateHost,
+) -> Result<Result<TemplateRenderer, TemplateError>, LoadError> {
     match choice {
         TemplateChoice::Model => {
-            let template = ChatTemplate::from_source(source, tokenizer);
+            let own = source.chat_template.as_deref().ok_or(TemplateError::Missing);
+            let template = own.and_then(|own| host.host(own, tokenizer));
             if let Err(error) = &template {
                 tracing::warn!(
                     "chat requests will be refused: {error}; --chat-template gives another template"
@@ -116,11 +147,11 @@ fn template(
             }
             Ok(template)
         }
-        TemplateChoice::ChatMl => Ok(Ok(ChatTemplate::chatml(tokenizer)?)),
+        TemplateChoice::ChatMl => Ok(Ok(host.host(CHATML, tokenizer)?)),
         TemplateChoice::File(path) => {
             let text = read_template(path)
                 .map_err(|source| LoadError::TemplateFile { path: path.clone(), source })?;
-            Ok(Ok(ChatTemplate::new(&text, tokenizer)?))
+            Ok(Ok(host.host(&text, tokenizer)?))
         }
     }
 }

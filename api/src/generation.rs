@@ -20,6 +20,15 @@ use lavalane_runtime::tokenizer::TokenText;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+/// What a drawn token is to its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenPart {
+    /// A part of it.
+    Said,
+    /// It only ends the reply.
+    End,
+}
+
 /// A prompt as tokens, and the field it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenPrompt {
@@ -89,11 +98,12 @@ impl Job {
         &self.prompts[choice / self.common.choices as usize].field
     }
 
-    /// Whether a token only ends the reply and is no part of it.
-    pub fn is_end(&self, model: &TextModel, token: TokenId) -> bool {
+    /// What a drawn token is to the reply.
+    pub fn part(&self, model: &TextModel, token: TokenId) -> TokenPart {
         let stop = &self.common.stop;
-        stop.tokens.contains(&token)
-            || stop.end_tokens == EndTokens::Stop && model.tokenizer().is_end_of_generation(token)
+        let ends = stop.tokens.contains(&token)
+            || stop.end_tokens == EndTokens::Stop && model.tokenizer().is_end_of_generation(token);
+        if ends { TokenPart::End } else { TokenPart::Said }
     }
 
     fn requests(&self) -> impl Iterator<Item = ValidRequest> {
@@ -207,7 +217,7 @@ pub async fn collect(
             Step::Started => {}
             Step::Token(token) => {
                 parts[choice].0.push_str(&token.text);
-                if !job.is_end(model, token.sampled.token) {
+                if job.part(model, token.sampled.token) == TokenPart::Said {
                     parts[choice].1.push(token);
                 }
             }

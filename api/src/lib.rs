@@ -9,6 +9,7 @@ pub mod generation;
 pub mod http;
 pub mod random;
 pub mod settings;
+pub mod templates;
 pub mod text_model;
 pub mod websocket;
 pub mod wire;

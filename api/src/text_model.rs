@@ -1,7 +1,8 @@
 //! The served model's text side: its name, its tokenizer and its chat template.
 
 use crate::error::{ApiError, ErrorKind};
-use lavalane_runtime::chat::{ChatMessage, ChatTemplate, RenderOptions, TemplateError};
+use crate::templates::TemplateRenderer;
+use lavalane_runtime::chat::{ChatMessage, TemplateError};
 use lavalane_runtime::ids::TokenId;
 use lavalane_runtime::tokenizer::{AddSpecial, ControlText, SpecialText, TokenText, Tokenizer};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ pub struct TextModel {
     name: String,
     aliases: Vec<String>,
     tokenizer: Arc<Tokenizer>,
-    template: Result<Arc<ChatTemplate>, TemplateError>,
+    template: Result<Arc<TemplateRenderer>, TemplateError>,
 }
 
 impl TextModel {
@@ -22,9 +23,9 @@ impl TextModel {
         name: String,
         aliases: Vec<String>,
         tokenizer: Arc<Tokenizer>,
-        template: Result<ChatTemplate, TemplateError>,
+        template: Result<impl Into<TemplateRenderer>, TemplateError>,
     ) -> Self {
-        Self { name, aliases, tokenizer, template: template.map(Arc::new) }
+        Self { name, aliases, tokenizer, template: template.map(|template| Arc::new(template.into())) }
     }
 
     /// The model's name.
@@ -57,7 +58,7 @@ impl TextModel {
     }
 
     /// The chat template, or why there is none.
-    pub fn template(&self) -> Result<&ChatTemplate, &TemplateError> {
+    pub fn template(&self) -> Result<&TemplateRenderer, &TemplateError> {
         self.template.as_deref()
     }
 
@@ -80,7 +81,7 @@ impl TextModel {
         let refused =
             |error: &TemplateError| ApiError::field(ErrorKind::InvalidValue, "messages", error.to_string());
         let template = self.template().map_err(refused)?;
-        let prompt = template.render(messages, &RenderOptions::default()).map_err(|error| refused(&error))?;
+        let prompt = template.render(messages).map_err(|error| refused(&error))?;
         Ok(prompt.encode(&self.tokenizer))
     }
 

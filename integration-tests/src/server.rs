@@ -62,6 +62,11 @@ impl Server {
         format!("http://{}", self.address)
     }
 
+    /// The server's process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// A client of plain sockets.
     pub fn http(&self) -> Http {
         Http::new(&self.address)

@@ -16,17 +16,27 @@ pub struct DevicesArguments {}
 pub fn run(_arguments: &DevicesArguments) -> Result<(), CommandError> {
     let taken = chosen(&DeviceChoice::default())?;
     for device in devices()? {
-        print!("{}", describe(&device, device.index == taken.index));
+        print!(
+            "{}",
+            describe(&device, if device.index == taken.index { Standing::Taken } else { Standing::Other })
+        );
     }
     Ok(())
 }
 
-fn describe(device: &DeviceReport, is_default: bool) -> String {
+/// Whether a device is the one that is taken where none is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Taken,
+    Other,
+}
+
+fn describe(device: &DeviceReport, standing: Standing) -> String {
     format!(
         "{}{} {} ({})\n    driver: {}\n    memory: {:.1} GiB, buffers up to {:.1} GiB, subgroups of {}\n    \
          kernel pack: {}, because {}\n",
         device.index,
-        if is_default { " *" } else { "  " },
+        if standing == Standing::Taken { " *" } else { "  " },
         device.name,
         device.kind,
         device.driver,

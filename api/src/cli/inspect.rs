@@ -37,7 +37,7 @@ const VALUE_CHARACTERS_MAX: usize = 100;
 pub fn run(arguments: &InspectArguments) -> Result<(), CommandError> {
     let model = Model::open(&arguments.model)?;
     print_metadata(&model);
-    print_tensors(&model, arguments.tensors);
+    print_tensors(&model, if arguments.tensors { Listing::Every } else { Listing::Totals });
     print_needs(&model, arguments)
 }
 
@@ -64,13 +64,22 @@ fn print_metadata(model: &Model) {
     }
 }
 
-fn print_tensors(model: &Model, list: bool) {
+/// Which tensors are listed by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listing {
+    /// Each, before the totals.
+    Every,
+    /// None.
+    Totals,
+}
+
+fn print_tensors(model: &Model, listing: Listing) {
     let mut by_type: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for tensor in model.file().tensors() {
         let entry = by_type.entry(tensor.tensor_type().name()).or_default();
         entry.0 += 1;
         entry.1 += tensor.bytes() as u64;
-        if list {
+        if listing == Listing::Every {
             println!("  {} {:?} {}", tensor.name(), tensor.dimensions(), tensor.tensor_type());
         }
     }

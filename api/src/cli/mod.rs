@@ -12,11 +12,12 @@ pub mod serve;
 mod source;
 pub mod synth;
 
-use crate::engine::LoadError;
+use crate::engine::{LoadError, TemplateHost};
 use crate::error::ApiError;
 use crate::faults::FaultsError;
 use crate::server::ServerError;
 use crate::settings::SettingsError;
+use crate::templates::child;
 use clap::{Parser, Subcommand};
 use error::{CommandError, engine_exit_code};
 use std::process::ExitCode;
@@ -43,6 +44,9 @@ enum Command {
     Devices(devices::DevicesArguments),
     Perplexity(perplexity::PerplexityArguments),
     Synth(synth::SynthArguments),
+    /// Render chat templates for another process of this program
+    #[command(hide = true)]
+    RenderTemplates,
 }
 
 /// Why a command that runs a model failed.
@@ -88,6 +92,16 @@ impl RunError {
     }
 }
 
+/// This program, which renders chat templates in a process of its own.
+///
+/// # Errors
+/// The system does not tell what this program is.
+fn template_host() -> std::io::Result<TemplateHost> {
+    // On Linux the link leads to this very program, even if its file was replaced meanwhile.
+    let program = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
+    Ok(TemplateHost::Apart { program })
+}
+
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
@@ -98,6 +112,7 @@ pub fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(&arguments).map_err(RunError::from),
         Command::Perplexity(arguments) => perplexity::run(&arguments).map_err(RunError::from),
         Command::Synth(arguments) => synth::run(&arguments).map_err(RunError::from),
+        Command::RenderTemplates => child::run().map_err(RunError::from),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

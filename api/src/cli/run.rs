@@ -1,7 +1,7 @@
 //! `lavalane run`: one prompt, or a conversation in the terminal.
 
-use crate::cli::RunError;
 use crate::cli::source::Sources;
+use crate::cli::{RunError, template_host};
 use crate::engine::{LoadedEngine, load};
 use crate::generation::{Job, Step, outcome, unfinished};
 use crate::text_model::TextModel;
@@ -41,7 +41,7 @@ pub struct RunArguments {
 /// The settings, the model or the device cannot be used, or a request fails.
 pub fn run(arguments: RunArguments) -> Result<(), RunError> {
     let settings = arguments.sources.clone().settings()?;
-    let LoadedEngine { engine, model, .. } = load(&settings)?;
+    let LoadedEngine { engine, model, .. } = load(&settings, &template_host()?)?;
     let talk = async {
         let result = converse(&arguments, &engine, &model).await;
         engine.shutdown(Duration::from_secs(1)).await;

@@ -1,7 +1,7 @@
 //! `lavalane serve`: the server, from its start to a graceful end.
 
-use crate::cli::RunError;
 use crate::cli::source::Sources;
+use crate::cli::{RunError, template_host};
 use crate::engine::{LoadedEngine, load_with_faults};
 use crate::faults::Faults;
 use crate::server::{ServerHandle, ServerParts, start};
@@ -29,7 +29,8 @@ pub struct ServeArguments {
 pub fn run(arguments: ServeArguments) -> Result<(), RunError> {
     let faults = Faults::read(&arguments.fault)?;
     let settings = arguments.sources.settings()?;
-    let LoadedEngine { engine, model, device, plan } = load_with_faults(&settings, &faults)?;
+    let LoadedEngine { engine, model, device, plan } =
+        load_with_faults(&settings, &template_host()?, &faults)?;
     let limits = engine.limits();
     let (name, described) = (model.name().to_owned(), format!("{} ({} pack)", device.device, device.pack));
     let parts = ServerParts {

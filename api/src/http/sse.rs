@@ -60,8 +60,8 @@ impl EventStream {
         match outcome(&self.job, choice, event)? {
             Step::Started => {}
             Step::Token(token) => {
-                let is_end = self.job.is_end(&self.model, token.sampled.token);
-                let chunk = self.writer.token_chunk(choice, &token, is_end);
+                let part = self.job.part(&self.model, token.sampled.token);
+                let chunk = self.writer.token_chunk(choice, &token, part);
                 self.pending.extend(chunk.as_ref().map(frame));
             }
             Step::Finished(finished) => {

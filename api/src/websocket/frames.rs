@@ -77,7 +77,7 @@ enum MessageKind {
 #[derive(Debug)]
 struct Frame {
     role: FrameRole,
-    is_last: bool,
+    place: FramePlace,
     mask: [u8; 4],
     /// How many bytes of the payload were read.
     read: u64,
@@ -92,6 +92,15 @@ enum FrameRole {
     Ping,
     Pong,
     Close,
+}
+
+/// Where a frame stands in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FramePlace {
+    /// More frames of the message follow.
+    Within,
+    /// It is the message's last, or only one.
+    Last,
 }
 
 impl FrameReader {
@@ -161,15 +170,15 @@ impl FrameReader {
         if length >> 63 != 0 {
             return Err("a length has its highest bit set");
         }
-        let is_last = first & 0x80 != 0;
-        let role = self.role(first & 0x0f, is_last, length)?;
+        let place = if first & 0x80 != 0 { FramePlace::Last } else { FramePlace::Within };
+        let role = self.role(first & 0x0f, place, length)?;
         let mut mask = [0; 4];
         mask.copy_from_slice(&head[head_bytes - 4..]);
-        self.frame = Some(Frame { role, is_last, mask, read: 0, length, control: Vec::new() });
+        self.frame = Some(Frame { role, place, mask, read: 0, length, control: Vec::new() });
         Ok(true)
     }
 
-    fn role(&mut self, opcode: u8, is_last: bool, length: u64) -> Result<FrameRole, &'static str> {
+    fn role(&mut self, opcode: u8, place: FramePlace, length: u64) -> Result<FrameRole, &'static str> {
         let role = match opcode {
             0 if self.message.is_none() => return Err("a continuation without a beginning"),
             0 => return Ok(FrameRole::Data),
@@ -184,7 +193,7 @@ impl FrameReader {
             10 => FrameRole::Pong,
             _ => return Err("an unknown opcode"),
         };
-        if !is_last || length > CONTROL_BYTES_MAX {
+        if place != FramePlace::Last || length > CONTROL_BYTES_MAX {
             return Err("a control frame is fragmented or too long");
         }
         Ok(role)
@@ -222,7 +231,7 @@ impl FrameReader {
             FrameRole::Ping => Some(Incoming::Ping(frame.control)),
             FrameRole::Pong => Some(Incoming::Pong),
             FrameRole::Close => Some(Incoming::Close),
-            FrameRole::Data if !frame.is_last => None,
+            FrameRole::Data if frame.place == FramePlace::Within => None,
             FrameRole::Data => {
                 let message = self.message.take()?;
                 Some(match (message.kind, message.bytes) {

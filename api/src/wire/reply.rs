@@ -1,6 +1,6 @@
 //! Replies of the two generating endpoints, whole and in chunks.
 
-use crate::generation::{Job, WholeChoice, total_usage};
+use crate::generation::{Job, TokenPart, WholeChoice, total_usage};
 use crate::random;
 use crate::text_model::TextModel;
 use crate::wire::common::{Delivery, Logprobs, StreamUsage};
@@ -148,23 +148,24 @@ impl ReplyWriter {
         (self.endpoint == Endpoint::Chat).then(|| self.chunk(json!([choice])))
     }
 
-    /// The chunk for a token; `None` where it brings neither text, log-probabilities nor signals. `is_end`
-    /// tells that the token only ends the reply.
-    pub fn token_chunk(&mut self, index: usize, token: &TokenEvent, is_end: bool) -> Option<Value> {
+    /// The chunk for a token; `None` where it brings neither text, log-probabilities nor signals. One that
+    /// only ends the reply has neither of the latter.
+    pub fn token_chunk(&mut self, index: usize, token: &TokenEvent, part: TokenPart) -> Option<Value> {
         let offset = self.offsets[index];
         self.offsets[index] += token.text.chars().count();
         let logprobs = match (self.logprobs, self.endpoint) {
-            (Logprobs::On { .. }, Endpoint::Chat) if !is_end => {
+            _ if part == TokenPart::End => Value::Null,
+            (Logprobs::Off, _) => Value::Null,
+            (Logprobs::On { .. }, Endpoint::Chat) => {
                 json!({ "content": [chat_entry(&self.model, &token.sampled)], "refusal": null })
             }
-            (Logprobs::On { .. }, Endpoint::Completion) if !is_end => {
+            (Logprobs::On { .. }, Endpoint::Completion) => {
                 let mut lists = CompletionLogprobs::default();
                 lists.push(&self.model, &token.sampled, offset);
                 lists.into_value()
             }
-            _ => Value::Null,
         };
-        let signals = signals::entry(token).filter(|_| !is_end);
+        let signals = signals::entry(token).filter(|_| part == TokenPart::Said);
         if token.text.is_empty() && logprobs.is_null() && signals.is_none() {
             return None;
         }

@@ -18,7 +18,7 @@ mod tests;
 
 pub use message::{ChatMessage, Content, Role, ToolCall};
 pub use prompt::RenderedPrompt;
-pub use template::{ChatTemplate, GenerationPrompt, RenderOptions};
+pub use template::{CHATML, ChatTemplate, GenerationPrompt, RenderOptions, TemplateTexts};
 
 /// Why a chat template could not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -12,7 +12,8 @@ pub struct RenderedPrompt {
 }
 
 impl RenderedPrompt {
-    pub(super) fn new(text: String, plain: Vec<Range<usize>>) -> Self {
+    /// A prompt of which the byte ranges `plain`, in order and apart from one another, are a client's.
+    pub fn new(text: String, plain: Vec<Range<usize>>) -> Self {
         Self { text, plain }
     }
 

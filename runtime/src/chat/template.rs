@@ -16,9 +16,10 @@ use serde_json::{Map, Value, json};
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 
 /// The work that any render may take, in minijinja's fuel: about one for each instruction and one for
-/// each 64 bytes of data. It bounds time to about a second and memory to about 128 MB. One gap is known:
-/// minijinja 3.1 does not charge for `list + list`, so doubling a list that way some 30 times over
-/// evades the budget.
+/// each 64 bytes of data. It bounds honest mistakes to about a second and 128 MB. It does not bound a
+/// template that means harm: minijinja 3.1 charges too late or not at all where a value that is small in
+/// memory is large when it is walked (lists added or repeated lazily, or nested in each other many times
+/// over). Whoever serves files that are not trusted renders in a process with limits of its own.
 const FUEL: u64 = 2_000_000;
 
 /// How deep macros, includes and blocks may nest.
@@ -31,7 +32,7 @@ const STACK_BYTES: usize = 256 << 20;
 const NAME: &str = "chat_template";
 
 /// The ChatML form, for models without a template whose user asks for it.
-const CHATML: &str = "\
+pub const CHATML: &str = "\
 {% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\
 {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
@@ -44,6 +45,29 @@ pub struct ChatTemplate {
     eos_text: String,
     control: ControlTexts,
     abilities: Abilities,
+}
+
+/// What a template must know of the model's tokenizer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TemplateTexts {
+    /// The text of the token that begins a sequence; empty where there is none.
+    pub bos: String,
+    /// The text of the token that ends one; empty where there is none.
+    pub eos: String,
+    /// The texts that become control tokens.
+    pub control: Vec<String>,
+}
+
+impl TemplateTexts {
+    /// Those of a tokenizer.
+    pub fn of(tokenizer: &Tokenizer) -> Self {
+        let text = |token: Option<_>| token.and_then(|token| tokenizer.token_text(token)).unwrap_or_default();
+        Self {
+            bos: text(tokenizer.bos()).to_owned(),
+            eos: text(tokenizer.eos()).to_owned(),
+            control: tokenizer.protected_texts().to_vec(),
+        }
+    }
 }
 
 /// Whether the prompt ends with the beginning of the assistant's message.
@@ -93,6 +117,14 @@ impl ChatTemplate {
     /// # Errors
     /// The template is too large or no valid Jinja.
     pub fn new(source: &str, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
+        Self::with_texts(source, TemplateTexts::of(tokenizer))
+    }
+
+    /// Compiles `source` for a tokenizer of which only these texts are known.
+    ///
+    /// # Errors
+    /// As for [`ChatTemplate::new`].
+    pub fn with_texts(source: &str, texts: TemplateTexts) -> Result<Self, TemplateError> {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(TemplateError::TooLarge { bytes: source.len(), limit: SOURCE_BYTES_MAX });
         }
@@ -106,13 +138,12 @@ impl ChatTemplate {
         install(&mut environment);
         let stripped = strip_generation_markers(source);
         environment.add_template_owned(NAME, stripped).map_err(|error| failure(&error))?;
-        let text = |token: Option<_>| token.and_then(|token| tokenizer.token_text(token)).unwrap_or_default();
         let mut template = Self {
             environment,
             source: source.to_owned(),
-            bos_text: text(tokenizer.bos()).to_owned(),
-            eos_text: text(tokenizer.eos()).to_owned(),
-            control: ControlTexts::new(tokenizer.protected_texts()),
+            bos_text: texts.bos,
+            eos_text: texts.eos,
+            control: ControlTexts::new(&texts.control),
             abilities: Abilities {
                 content: ContentForms::Text,
                 developer: knowledge(source, "developer"),
