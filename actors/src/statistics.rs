@@ -117,6 +117,8 @@ pub struct Statistics {
     pub partial_batches: u64,
     /// Lanes whose pages were taken for an older request; each goes on later.
     pub preemptions: u64,
+    /// The most iterations in a row in which a lane that could run was passed over.
+    pub passed_over_max: u32,
     /// Devices lost and made again.
     pub recoveries: u64,
     /// Lifecycle events that an observer was too slow for.
@@ -170,6 +172,7 @@ impl Statistics {
             rows: 0,
             partial_batches: 0,
             preemptions: 0,
+            passed_over_max: 0,
             recoveries: 0,
             lifecycle_events_dropped: 0,
             kv_pages_used: 0,

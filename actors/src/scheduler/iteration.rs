@@ -166,6 +166,12 @@ impl Scheduler {
                 .begins
                 .push((part.lane, Begin { generation, rows: part.rows, logits: part.logits, pages }));
         }
+        if planned.len() < candidates.len() {
+            let owners = self.lanes.iter().filter_map(|lane| lane.owner.as_ref());
+            let passed_over = owners.map(|owner| owner.bypassed).max().unwrap_or(0);
+            let mut statistics = self.shared.statistics.lock();
+            statistics.passed_over_max = statistics.passed_over_max.max(passed_over);
+        }
     }
 
     /// Takes the planned lanes' sessions.

@@ -3,6 +3,7 @@
 //!
 //! The two sides take turns within one run, because machines drift; the medians are printed with their ratio.
 
+use super::bench_scheduling;
 use super::device_arguments::DeviceArguments;
 use super::error::CommandError;
 use super::peer::Peer;
@@ -32,6 +33,9 @@ pub struct BenchArguments {
     /// Repeats of each measurement; medians are printed
     #[arg(long, default_value_t = 3)]
     pub repeats: usize,
+    /// Tokens of the prompt that arrives while another request draws tokens; 0 leaves this out
+    #[arg(long, default_value_t = 8000)]
+    pub long_prompt: usize,
     /// Also write the medians to this file, as JSON
     #[arg(long)]
     pub json: Option<PathBuf>,
@@ -85,7 +89,8 @@ pub fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
     drop(executor);
     let (ours, theirs) = (medians(ours), medians(theirs));
     print_rates(&ours, &theirs);
-    print_stages(arguments, model)?;
+    print_stages(arguments, model.clone())?;
+    bench_scheduling::print(arguments, model)?;
     if let Some(path) = &arguments.json {
         let text = serde_json::json!({ "lavalane": ours, "peer": theirs }).to_string();
         std::fs::write(path, text + "\n")

@@ -1,5 +1,7 @@
 //! Why a command failed, and the exit code that says so.
 
+use lavalane_actors::StartError;
+use lavalane_actors::bench::crowding::CrowdingError;
 use lavalane_runtime::engine::EngineError;
 use lavalane_runtime::engine::bench::BenchError;
 use lavalane_runtime::model::ModelError;
@@ -29,6 +31,12 @@ pub enum CommandError {
     /// A measurement failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
+    /// The engine did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// A request of a measurement failed.
+    #[error(transparent)]
+    Crowding(#[from] CrowdingError),
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
@@ -78,6 +86,7 @@ impl CommandError {
             Self::Synth(_) => 2,
             Self::Vulkan(_) => 4,
             Self::Engine(error) => engine_exit_code(error),
+            Self::Start(_) | Self::Crowding(_) => 1,
             Self::Bench(_) | Self::File { .. } | Self::TextTooShort { .. } | Self::Peer { .. } => 1,
         }
     }

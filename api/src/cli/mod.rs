@@ -1,6 +1,7 @@
 //! The command line.
 
 pub mod bench;
+mod bench_scheduling;
 pub mod device_arguments;
 pub mod devices;
 pub mod error;

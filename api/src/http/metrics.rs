@@ -40,6 +40,8 @@ fn gauges(writer: &mut Writer, statistics: &Statistics, settings: &EngineSetting
     writer.gauge("lavalane:queue_capacity", "Requests that may wait.", settings.queue_capacity);
     writer.gauge("lavalane:kv_pages", "KV pages in the pool.", statistics.kv_pages_total);
     writer.gauge("lavalane:kv_pages_used", "KV pages held by requests.", statistics.kv_pages_used);
+    let passed_over = statistics.passed_over_max;
+    writer.gauge("lavalane:passed_over_max", "The most iterations in a row that a lane waited.", passed_over);
     let cached = statistics.kv_pages_cached;
     writer.gauge("lavalane:kv_pages_cached", "KV pages that hold only reusable prefixes.", cached);
 }

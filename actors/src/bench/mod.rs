@@ -1,5 +1,7 @@
-//! Measuring the engine itself: what an iteration costs with an executor that does nothing, and how long
-//! a decoding client waits between two tokens while prompts arrive.
+//! Measuring the engine itself: what an iteration costs with an executor that does nothing, and in
+//! [`crowding`] who waits for whom.
+
+pub mod crowding;
 
 use crate::request::{EndTokens, RequestEvent, StopRules, ValidRequest};
 use crate::settings::{EngineSettings, PrefixReuse, StartError};
