@@ -10,6 +10,8 @@ MODEL ?= models/SmolLM2-135M-Instruct.Q4_1.gguf
 ARGS ?=
 # How long `fuzz` runs each target.
 FUZZ_SECONDS ?= 600
+# How long `soak` runs.
+SOAK_SECONDS ?= 1800
 
 LAVALANE := cargo run --release --quiet --package lavalane-api --bin lavalane --
 
@@ -59,6 +61,10 @@ models: setup ## Fetch every model that the tests know (0.85 GB)
 bench: default-model ## Measure prefill and decode (MODEL=FILE; PEER_BENCH=PATH of llama-bench to compare)
 	cargo build --release --package lavalane-api
 	$(LAVALANE) bench --model '$(MODEL)' $(ARGS)
+
+.PHONY: soak
+soak: setup ## Random clients and faults for SOAK_SECONDS (1800), memory and pages as a table (SOAK_MODEL=FILE)
+	SOAK_SECONDS='$(SOAK_SECONDS)' cargo run --release --quiet --package lavalane-integration-tests --bin soak
 
 .PHONY: device-check
 device-check: setup ## Show this machine's Vulkan devices and test the kernels on them
