@@ -5,6 +5,7 @@ pub mod batch;
 pub mod chat;
 pub mod contract;
 pub mod engine;
+pub mod frame;
 pub mod gguf;
 pub mod guard;
 pub mod ids;
@@ -20,3 +21,8 @@ pub mod synth;
 pub mod testing;
 pub mod tokenizer;
 pub mod vulkan;
+
+/// The examples of the guide to embedding, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/embedding.md")]
+struct EmbeddingGuide;

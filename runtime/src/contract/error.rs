@@ -3,7 +3,9 @@
 use super::{OpenSpan, SessionId};
 use crate::batch::{LaneFaultCause, PartialBatchError};
 use crate::ids::{Position, TokenId};
+use crate::kv::OutOfPages;
 use crate::sampling::SamplingError;
+use crate::snapshot::ImageError;
 
 /// Why an operation did not do what was asked. Unless it is [`SessionError::Partial`] or
 /// [`SessionError::Stopped`], nothing ran and nothing changed.
@@ -109,6 +111,12 @@ pub enum SessionError {
     /// Sampling settings that the model's vocabulary does not allow.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
+    /// A snapshot could not be taken or restored; the session is as it was.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// There are too few KV pages for a snapshot; the session is as it was.
+    #[error(transparent)]
+    OutOfPages(#[from] OutOfPages),
     /// Not every session ran; the error names each of them once. Those that ran have advanced.
     #[error(transparent)]
     Partial(#[from] Box<PartialBatchError>),

@@ -28,6 +28,20 @@ pub enum SessionEvent {
         /// Its position after.
         to: Position,
     },
+    /// An image was taken of a session.
+    Exported {
+        /// The session.
+        session: SessionId,
+        /// How much it holds.
+        position: Position,
+    },
+    /// A session took over what an image holds.
+    Imported {
+        /// The session.
+        session: SessionId,
+        /// Its position now.
+        position: Position,
+    },
     /// A session failed and can only be dropped; its pages are free.
     Stopped {
         /// The session.

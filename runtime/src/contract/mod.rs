@@ -16,6 +16,7 @@
 mod active;
 mod batch;
 mod error;
+mod image;
 mod lifecycle;
 mod prefill;
 mod recovery;
@@ -32,8 +33,8 @@ pub use rows::{BatchItem, BatchSession, Rows, SessionOutcome};
 pub use slice::{Slice, final_slice_start, next_slice};
 
 use crate::batch::{BatchExecutor, ExecutorLimits, LaneFaultCause};
-use crate::ids::{Generation, LaneId, TokenId};
-use crate::kv::{KvCache, KvStatistics, PageError};
+use crate::ids::{Generation, LaneId, PageId, TokenId};
+use crate::kv::{KvCache, KvStatistics, PageError, PendingCopy};
 use crate::sampling::{SamplingSettings, SignalWindow, signal_window};
 use crate::session::LengthSlot;
 use active::Active;
@@ -325,14 +326,46 @@ impl<E: BatchExecutor> Sessions<E> {
 
     /// Takes a sound session's pages back, and lets others find what they hold.
     fn give_back(&mut self, active: Active) {
+        let trust = Trust::of(&active);
         let tokens = active.tokens().to_vec();
         let (pages, copies) = active.into_pages();
+        self.take_pages_back(&tokens, &pages, copies, trust);
+    }
+
+    /// Takes back the pages of `tokens` and their pending copies.
+    fn take_pages_back(
+        &mut self,
+        tokens: &[TokenId],
+        pages: &[PageId],
+        copies: Vec<PendingCopy>,
+        trust: Trust,
+    ) {
         // A copy that has not run leaves a page that holds nothing.
-        let sound = copies.is_empty() && self.prefix_reuse == PrefixReuse::On;
+        let is_filled = copies.is_empty();
         copies.into_iter().for_each(|copy| check(self.cache.copy_done(copy)));
-        match sound {
-            true => check(self.cache.finish(&tokens, &pages, tokens.len())),
-            false => check(self.cache.release(&pages)),
+        match trust {
+            Trust::Retired if is_filled && self.prefix_reuse == PrefixReuse::On => {
+                check(self.cache.finish(tokens, pages, tokens.len()));
+            }
+            _ => check(self.cache.release(pages)),
+        }
+    }
+}
+
+/// Whether what a session holds may be found by others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    /// It may.
+    Retired,
+    /// Part of it is a span that nobody has retired.
+    Draft,
+}
+
+impl Trust {
+    fn of(active: &Active) -> Self {
+        match active.span {
+            None => Self::Retired,
+            Some(_) => Self::Draft,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::active::Active;
 use super::{LaneState, PrefixReuse, Rows, SessionError, SessionEvent, SessionId};
-use super::{Sessions, Slice, check, next_slice};
+use super::{Sessions, Slice, Trust, next_slice};
 use crate::batch::{BatchExecutor, LogitsUse};
 use crate::ids::{Position, TokenId};
 use crate::sampling::Sampled;
@@ -106,17 +106,15 @@ impl<E: BatchExecutor> Sessions<E> {
         let LaneState::Active(active) = &mut self.lanes[session.lane().index()].state else {
             unreachable!("the caller has looked: the session is active")
         };
-        let is_open = active.span.take().is_some();
+        let trust = Trust::of(active);
         let (tokens, pages, copies) = active.take_pages();
-        let sound = copies.is_empty() && !is_open;
-        copies.into_iter().for_each(|copy| check(self.cache.copy_done(copy)));
-        match sound {
-            true => check(self.cache.finish(&tokens, &pages, tokens.len())),
-            false => check(self.cache.release(&pages)),
-        }
+        self.take_pages_back(&tokens, &pages, copies, trust);
         let hit = self.cache.begin(prompt);
-        active.adopt(prompt, hit);
-        active.position()
+        let position = Position::START.advance(hit.tokens);
+        if let LaneState::Active(active) = &mut self.lanes[session.lane.index()].state {
+            active.adopt(prompt, hit);
+        }
+        position
     }
 
     fn check_prompt(&self, session: SessionId, tokens: &[TokenId]) -> Result<(), SessionError> {

@@ -3,10 +3,12 @@
 
 pub mod bench;
 mod executor;
+mod layers;
 mod memory;
 mod windows;
 
 pub use executor::VulkanExecutor;
+pub use layers::{DuplicateLane, FrameBatch, FrameBatchDone, FrameWork, LayerRunner};
 pub use memory::{EngineOptions, MemoryPlan};
 pub use windows::WindowRunner;
 
@@ -29,6 +31,14 @@ pub enum EngineError {
         asked: usize,
         /// The model's context, in tokens.
         model: usize,
+    },
+    /// A range of layers that the model has not.
+    #[error("the range of layers ends at {end}, and the model has {layers}")]
+    NoSuchLayers {
+        /// The layer after the range's last.
+        end: usize,
+        /// The model's layers.
+        layers: usize,
     },
     /// A setting outside its range.
     #[error("{setting} must be at least {least}, and is {given}")]

@@ -1,5 +1,6 @@
 //! Tests of the session contract: each operation's rules by name, and random sequences against a model.
 
+mod images;
 mod model;
 mod operations;
 mod random;

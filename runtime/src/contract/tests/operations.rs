@@ -18,6 +18,7 @@ pub(super) enum Operation {
     Trim(u8, usize),
     Align(u8, usize),
     Configure(u8, u8),
+    Copy { session: u8, from: u8 },
     Fault(Fault),
     Recover,
 }
@@ -81,6 +82,7 @@ pub(super) fn operation() -> impl Strategy<Value = Operation> {
         3 => (any8(), 0_usize..40).prop_map(|(session, tokens)| Operation::Trim(session, tokens)),
         2 => (any8(), 0_usize..40).prop_map(|(session, tokens)| Operation::Align(session, tokens)),
         1 => (any8(), any8()).prop_map(|(session, kind)| Operation::Configure(session, kind)),
+        2 => (any8(), any8()).prop_map(|(session, from)| Operation::Copy { session, from }),
         6 => fault().prop_map(Operation::Fault),
         2 => Just(Operation::Recover),
     ]

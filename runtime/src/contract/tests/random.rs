@@ -6,6 +6,7 @@ use super::model::{Kind, Life, Model, ModelSession, settings};
 use super::operations::{Operation, Part, operation};
 use crate::batch::ExecutorLimits;
 use crate::ids::{LaneId, Position, TokenId};
+use crate::snapshot::{ImageError, Restored, WhenIncompatible};
 use crate::testing::{FaultInjectingExecutor, FaultScript, ScriptedExecutor, scripted_limits};
 use proptest::prelude::*;
 
@@ -70,7 +71,8 @@ impl Pair {
             | Operation::Retire { session, .. }
             | Operation::Trim(session, _)
             | Operation::Align(session, _)
-            | Operation::Configure(session, _) => {
+            | Operation::Configure(session, _)
+            | Operation::Copy { session, .. } => {
                 if let Some(session) = self.pick(session) {
                     self.apply_to(session, operation);
                 }
@@ -122,6 +124,7 @@ impl Pair {
                     Err(error) => assert!(self.model.check_refused(session, &error), "{error}"),
                 }
             }
+            Operation::Copy { from, .. } => self.copy(session, from),
             other => unreachable!("{other:?} names no session"),
         }
     }
@@ -204,6 +207,33 @@ impl Pair {
                 held.open = None;
             }
             Err(SessionError::Empty) if self.model.is_active(session) => assert!(prompt.is_empty()),
+            Err(error) => assert!(self.model.check_refused(session, &error), "{error}"),
+        }
+    }
+
+    /// Restores a snapshot of one session into another, or itself.
+    fn copy(&mut self, session: SessionId, from: u8) {
+        let from = self.pick(from).expect("there is one to copy to");
+        let image = match self.sessions.snapshot(from) {
+            Ok(image) => image,
+            Err(SessionError::Image(ImageError::SessionEmpty)) if self.model.is_active(from) => {
+                return assert!(self.model.sessions[&from].tokens.is_empty());
+            }
+            // The device may be lost without a batch that has said so.
+            Err(SessionError::Image(ImageError::Transfer(_))) => return,
+            Err(error) => return assert!(self.model.check_refused(from, &error), "{error}"),
+        };
+        assert_eq!(image.tokens(), self.model.sessions[&from].tokens);
+        match self.sessions.restore(session, &image, WhenIncompatible::Refuse) {
+            Ok(restored) => {
+                assert_eq!(restored, Restored::Imported);
+                let held = self.session(session);
+                held.tokens = image.tokens().to_vec();
+                held.prompt_tokens = held.tokens.len();
+                held.drawn.clear();
+                held.open = None;
+            }
+            Err(SessionError::OutOfPages(_)) => {}
             Err(error) => assert!(self.model.check_refused(session, &error), "{error}"),
         }
     }
