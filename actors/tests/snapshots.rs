@@ -5,119 +5,17 @@ mod support;
 
 use lavalane_actors::lifecycle::LifecycleEvent;
 use lavalane_actors::testing::{
-    Fault, FaultInjectingExecutor, FaultScript, Gate, ScriptedExecutor, ScriptedTokens,
+    Fault, FaultInjectingExecutor, FaultScript, Gate, ScriptedExecutor, ScriptedTokens, TransferFault,
 };
 use lavalane_actors::testing::{When, scripted_limits};
 use lavalane_actors::{Engine, EngineHandle, EngineSettings, SnapshotSettings, StartError};
 use lavalane_runtime::batch::ExecutorLimits;
-use lavalane_runtime::snapshot::files::{FileEntry, FileSystem, FolderLock, LocalFiles, NewFile};
 use lavalane_runtime::snapshot::{Digest, StoreError};
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
-use support::{HANG_GUARD, ask, block_on, expected, finish, prompt, read, request, settings};
-
-/// A folder of its own for each test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static FOLDERS: AtomicU32 = AtomicU32::new(0);
-        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("lavalane-snapshots-{}-{number}", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-
-    fn snapshots(&self) -> Vec<PathBuf> {
-        let files = std::fs::read_dir(&self.0).expect("the engine made it");
-        let paths = files.map(|file| file.expect("it can be read").path());
-        paths.filter(|path| path.extension().is_some_and(|ending| ending == "lavakv")).collect()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A test that fails early has none.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The system's files, behind gates and on a disk that may be full.
-#[derive(Clone)]
-struct TestFiles {
-    reading: Gate,
-    writing: Gate,
-    full: Arc<AtomicBool>,
-}
-
-impl TestFiles {
-    fn open() -> Self {
-        let files = Self { reading: Gate::shut(), writing: Gate::shut(), full: Arc::default() };
-        files.reading.open();
-        files.writing.open();
-        files
-    }
-}
-
-struct TestFile<'a>(Box<dyn NewFile + 'a>, &'a TestFiles);
-
-impl NewFile for TestFile<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.1.writing.pass();
-        if self.1.full.load(Ordering::Relaxed) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.0.write(bytes)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.0.sync()
-    }
-}
-
-impl FileSystem for TestFiles {
-    fn create_folder(&self, folder: &Path) -> io::Result<()> {
-        LocalFiles.create_folder(folder)
-    }
-
-    fn lock(&self, folder: &Path) -> io::Result<Option<Box<dyn FolderLock>>> {
-        LocalFiles.lock(folder)
-    }
-
-    fn list(&self, folder: &Path) -> io::Result<Vec<FileEntry>> {
-        LocalFiles.list(folder)
-    }
-
-    fn read(&self, path: &Path, from: u64, bytes: usize) -> io::Result<Vec<u8>> {
-        // Headers are read when the store is opened; pages come after them.
-        if from > 24 {
-            self.reading.pass();
-        }
-        LocalFiles.read(path, from, bytes)
-    }
-
-    fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile + '_>> {
-        Ok(Box::new(TestFile(LocalFiles.create(path)?, self)))
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        LocalFiles.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        LocalFiles.remove(path)
-    }
-
-    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
-        LocalFiles.sync_folder(folder)
-    }
-
-    fn touch(&self, path: &Path, at: SystemTime) -> io::Result<()> {
-        LocalFiles.touch(path, at)
-    }
-}
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use support::files::{Folder, TestFiles};
+use support::{HANG_GUARD, ask, block_on, expected, finish, prompt, read, request, settings, until};
 
 /// What one engine is started with.
 struct Start {
@@ -162,13 +60,6 @@ impl Start {
         let executor = Box::new(FaultInjectingExecutor::new(executor, self.script.clone()));
         let files = Arc::new(self.files.clone());
         Engine::start_with_files(executor, Arc::new(ScriptedTokens), settings, files)
-    }
-}
-
-/// Waits until something is so.
-async fn until(mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
@@ -253,10 +144,10 @@ fn a_damaged_snapshot_is_removed_and_the_prompt_computed() {
 fn a_device_that_refuses_pages_computes_instead() {
     let folder = Folder::new();
     leave_a_snapshot(&folder);
-    let script = FaultScript::new().fail_transfers(1);
+    let script = FaultScript::new().fail_transfers(1, TransferFault::Refused);
     check_second(&Start { script, ..Start::default() }, &folder, 0);
     let folder = Folder::new();
-    let script = FaultScript::new().fail_transfers(1);
+    let script = FaultScript::new().fail_transfers(1, TransferFault::Refused);
     let engine = check_second(&Start { script, ..Start::default() }, &folder, 0);
     assert_eq!(engine.statistics().snapshots_dropped, 1);
     assert!(folder.snapshots().is_empty());
@@ -271,6 +162,31 @@ fn a_device_lost_after_the_import_goes_on_with_the_same_tokens() {
         let start = Start { script, ..Start::default() };
         check_second(&start, &folder, 64);
         assert_eq!(start.script.recoveries(), 1);
+    }
+}
+
+#[test]
+fn a_device_lost_while_pages_move_is_made_again_and_loses_nothing() {
+    for fault in [TransferFault::DeviceLost, TransferFault::Panic] {
+        // On their way out, when the request has its reply.
+        let folder = Folder::new();
+        let script = FaultScript::new().fail_transfers(1, fault);
+        let start = Start { script, ..Start::default() };
+        let engine = start.at(&folder);
+        block_on(async {
+            for _ in 0..2 {
+                let reply = ask(&engine, request(prompt(1, 70), 10)).await;
+                assert_eq!(reply.tokens, expected(&request(prompt(1, 70), 10)));
+            }
+            until(|| engine.statistics().snapshots_saved == 1).await;
+            finish(&engine).await;
+        });
+        assert_eq!(start.script.recoveries(), 1, "{fault:?}");
+        // On their way in, while a request waits for them.
+        let script = FaultScript::new().fail_transfers(1, fault);
+        let start = Start { script, ..Start::default() };
+        check_second(&start, &folder, 0);
+        assert_eq!(start.script.recoveries(), 1, "{fault:?}");
     }
 }
 

@@ -1,5 +1,5 @@
 //! A model-based test of the whole engine: random submissions, cancels, disconnects, slow readers, faults of
-//! lanes, submissions, device, executor and lanes' code, in any order and at any step, against a small model of
+//! lanes, submissions, device, executor, page transfers and lanes' code, in any order and at any step, against a small model of
 //! what each request may hear.
 //!
 //! Whatever happens: every request ends exactly once, in a way that what was done to it allows; its tokens are
@@ -11,13 +11,18 @@ mod support;
 use futures_util::FutureExt;
 use lavalane_actors::request::{Failure, Refusal, RequestEvent, ValidRequest};
 use lavalane_actors::status::Health;
-use lavalane_actors::testing::{Fault, FaultScript, Gate, Injection, When, scripted_limits};
-use lavalane_actors::{EngineHandle, EngineSettings, RequestStream};
+use lavalane_actors::testing::{
+    Fault, FaultInjectingExecutor, FaultScript, Gate, Injection, ScriptedExecutor, ScriptedTokens,
+    TransferFault, When, scripted_limits,
+};
+use lavalane_actors::{Engine, EngineHandle, EngineSettings, RequestStream, SnapshotSettings};
 use lavalane_runtime::batch::LaneFaultCause;
 use lavalane_runtime::ids::{LaneId, TokenId};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
+use std::sync::Arc;
 use std::time::Duration;
+use support::files::{Folder, TestFiles};
 use support::*;
 
 /// Something that the world does to the engine. Requests are named by their place among those submitted,
@@ -39,6 +44,8 @@ enum Operation {
     Read(usize),
     /// The next run goes wrong.
     Fault(Fault),
+    /// The next pages that are moved to or from the disk are not.
+    TransferFault(TransferFault),
     /// A lane panics.
     LanePanic(u32),
     /// All clients whose requests have a lane are gone.
@@ -72,6 +79,10 @@ fn any_fault() -> impl Strategy<Value = Fault> {
     ]
 }
 
+fn any_transfer_fault() -> impl Strategy<Value = TransferFault> {
+    prop_oneof![Just(TransferFault::Refused), Just(TransferFault::DeviceLost), Just(TransferFault::Panic)]
+}
+
 fn any_operation() -> impl Strategy<Value = Operation> {
     let patience = prop_oneof![9 => Just(Patience::Endless), 1 => Just(Patience::None)];
     // Few seeds, so that prompts begin alike and are identical often.
@@ -89,6 +100,7 @@ fn any_operation() -> impl Strategy<Value = Operation> {
         1 => (0_usize..20).prop_map(Operation::Disconnect),
         3 => (0_usize..20).prop_map(Operation::Read),
         2 => any_fault().prop_map(Operation::Fault),
+        1 => any_transfer_fault().prop_map(Operation::TransferFault),
         1 => (0_u32..3).prop_map(Operation::LanePanic),
         1 => Just(Operation::ReadersVanish),
         6 => (1_u64..8).prop_map(Operation::Run),
@@ -166,23 +178,44 @@ struct World {
     gate: Gate,
     script: FaultScript,
     clients: Vec<Client>,
+    /// Where the engine keeps snapshots.
+    folder: Option<Folder>,
+}
+
+/// Whether the engine keeps snapshots: prefixes are then found again though the pool has forgotten them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Disk {
+    Used,
+    Unused,
 }
 
 impl World {
-    fn new(pages: usize) -> Self {
+    fn new(pages: usize, disk: Disk) -> Self {
+        let folder = (disk == Disk::Used).then(Folder::new);
+        let snapshots = folder.as_ref().map(|folder| SnapshotSettings {
+            // One page of the scripted executor.
+            transfer_bytes_max: 64,
+            // A few sequences, so that some are evicted.
+            ..SnapshotSettings::new(&folder.0, 3000)
+        });
         let settings = EngineSettings {
             lanes: 3,
             queue_capacity: 6,
             events_buffered_max: 12,
             // Faults come in any number; giving up on the device has a test of its own.
             recoveries_max: u32::MAX,
+            snapshots,
             ..settings()
         };
         let script = FaultScript::new();
         let mut limits = scripted_limits();
         limits.pages = pages;
-        let (engine, gate) = start_gated_on(limits, &script, settings);
-        Self { engine, gate, script, clients: Vec::new() }
+        let gate = Gate::shut();
+        let executor = ScriptedExecutor::new(limits).with_gate(gate.clone());
+        let executor = Box::new(FaultInjectingExecutor::new(executor, script.clone()));
+        let (tokens, files) = (Arc::new(ScriptedTokens), Arc::new(TestFiles::open()));
+        let engine = Engine::start_with_files(executor, tokens, settings, files).expect("the engine starts");
+        Self { engine, gate, script, clients: Vec::new(), folder }
     }
 
     async fn apply(&mut self, operation: Operation) {
@@ -223,6 +256,7 @@ impl World {
                 self.clients.get_mut(place).into_iter().for_each(Client::read);
             }
             Operation::Fault(fault) => self.script.now(fault),
+            Operation::TransferFault(fault) => drop(self.script.clone().fail_transfers(1, fault)),
             Operation::LanePanic(lane) => self.engine.inject(Injection::LanePanic(LaneId(lane))),
             Operation::ReadersVanish => {
                 self.clients.iter_mut().for_each(|client| client.may_be_cancelled = true);
@@ -243,6 +277,8 @@ impl World {
             client.check();
         }
         self.engine.drain().await;
+        // What goes to the disk holds its pages until it has been read out.
+        until(|| self.engine.statistics().kv_pages_used == 0).await;
         check_only_those_that_ran_advanced(&self.script.runs());
         let statistics = self.engine.statistics();
         let ended = statistics.requests_stopped
@@ -256,12 +292,13 @@ impl World {
         // Who is gone may have been refused in the queue unheard.
         assert!((self.clients.len() - unheard..=self.clients.len()).contains(&counted), "{statistics:?}");
         finish(&self.engine).await;
+        drop(self.folder);
     }
 }
 
-fn check(operations: Vec<Operation>, pages: usize) {
+fn check(operations: Vec<Operation>, pages: usize, disk: Disk) {
     block_on(async {
-        let mut world = World::new(pages);
+        let mut world = World::new(pages, disk);
         for operation in operations {
             world.apply(operation).await;
         }
@@ -280,7 +317,8 @@ proptest! {
     fn whatever_happens_every_request_ends_once_with_the_right_tokens_and_nothing_is_lost(
         operations in prop::collection::vec(any_operation(), 1..60),
         pages in 6_usize..40,
+        disk in prop_oneof![Just(Disk::Used), Just(Disk::Unused)],
     ) {
-        check(operations, pages);
+        check(operations, pages, disk);
     }
 }

@@ -6,7 +6,7 @@ mod plan;
 
 pub use lavalane_runtime::testing::{
     Fate, Fault, FaultInjectingExecutor, FaultScript, Gate, LaneRecord, RunRecord, SCRIPTED_END,
-    ScriptedExecutor, ScriptedTokens, When, expected_reply, scripted_limits,
+    ScriptedExecutor, ScriptedTokens, TransferFault, When, expected_reply, scripted_limits,
 };
 pub use plan::{PlannedFault, PlannedFaultError};
 

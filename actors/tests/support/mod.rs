@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod files;
+
 use lavalane_actors::request::{EndTokens, Failure, Finished, RequestEvent, StopRules, Usage, ValidRequest};
 use lavalane_actors::status::{Health, SlotState};
 use lavalane_actors::testing::{
@@ -251,5 +253,12 @@ pub(crate) fn check_only_those_that_ran_advanced(runs: &[RunRecord]) {
             let moved = if lane.fate == Fate::Ran { lane.from.advance(lane.rows) } else { lane.from };
             next.insert(key, moved);
         }
+    }
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

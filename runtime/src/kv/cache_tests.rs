@@ -364,3 +364,19 @@ fn a_reset_frees_everything() {
     cache.check_invariants([]);
     assert_eq!((cache.available(), cache.peek(&ids("abcde"))), (4, 0));
 }
+
+#[test]
+fn a_prefix_is_held_by_whole_pages_and_all_of_them_where_it_is_known_whole() {
+    let mut cache = KvCache::new(6, 4);
+    let pages = cache.grow(0, 10).expect("pages are free");
+    cache.finish(&ids("abcdefghij"), &pages, 10).expect("its own pages");
+    let held = cache.hold_whole_pages(&ids("abcdefgh"));
+    assert_eq!(held, pages[..2]);
+    cache.hold(&held[..1]).expect("it is held already");
+    cache.check_invariants([held[0], held[1], held[0]]);
+    assert_eq!(cache.evict(9).len(), 1, "what is held stays");
+    cache.release(&[held[0], held[1], held[0]]).expect("they are held");
+    assert_eq!(cache.hold_whole_pages(&ids("abcx")), []);
+    assert_eq!(cache.hold(&[PageId(5)]), Err(PageError::Free { page: PageId(5) }));
+    cache.check_invariants([]);
+}

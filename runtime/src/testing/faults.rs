@@ -3,7 +3,7 @@
 //! What the inner executor did not run, its pages do not hold; what is reported as lost with the device
 //! is lost there, too, once the device is made again.
 
-use super::script::{Fate, Fault, FaultScript, When};
+use super::script::{Fate, Fault, FaultScript, TransferFault, When};
 use crate::batch::{
     BatchDone, BatchExecutor, BatchFaultCause, BatchOutcome, ExecutorLimits, IterationBatch, LaneFault,
     LaneOutcome, LaneVerdict, LaneWork, PageTransferError, PartialBatchError,
@@ -44,11 +44,22 @@ impl<E: BatchExecutor> FaultInjectingExecutor<E> {
     }
 
     /// Why pages cannot be moved now, if they cannot.
-    fn check_transfer(&self) -> Result<(), PageTransferError> {
+    fn check_transfer(&mut self) -> Result<(), PageTransferError> {
         if self.lost {
             return Err(PageTransferError::DeviceLost("it was lost before".to_owned()));
         }
-        self.script.begin_transfer()
+        match self.script.begin_transfer() {
+            None => Ok(()),
+            Some(TransferFault::Refused) => Err(PageTransferError::Device("injected".to_owned())),
+            Some(TransferFault::DeviceLost) => {
+                self.lost = true;
+                Err(PageTransferError::DeviceLost("injected".to_owned()))
+            }
+            Some(TransferFault::Panic) => {
+                self.lost = true;
+                panic!("injected");
+            }
+        }
     }
 }
 

@@ -12,5 +12,5 @@ mod scripted;
 
 pub use faults::FaultInjectingExecutor;
 pub use gate::Gate;
-pub use script::{Fate, Fault, FaultScript, LaneRecord, RunRecord, Transfers, When};
+pub use script::{Fate, Fault, FaultScript, LaneRecord, RunRecord, TransferFault, Transfers, When};
 pub use scripted::{SCRIPTED_END, ScriptedExecutor, ScriptedTokens, expected_reply, scripted_limits};

@@ -3,10 +3,10 @@
 //! A fault is bound to the number of the run in which it happens, counted from 1.
 
 use super::gate::Gate;
-use crate::batch::{LaneFaultCause, LaneWork, PageTransferError};
+use crate::batch::{LaneFaultCause, LaneWork};
 use crate::ids::{Generation, LaneId, Position, TokenId};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,8 +102,19 @@ struct Script {
     run_count: u64,
     runs: Vec<RunRecord>,
     recoveries: u32,
-    transfers_to_fail: u32,
+    transfer_faults: VecDeque<TransferFault>,
     transfers: Transfers,
+}
+
+/// What goes wrong when pages are to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferFault {
+    /// The device refuses, and nothing else is wrong with it.
+    Refused,
+    /// The device is lost, and stays lost until it is made again.
+    DeviceLost,
+    /// The executor panics.
+    Panic,
 }
 
 /// How many pages were moved.
@@ -166,8 +177,8 @@ impl FaultScript {
 
     /// Makes the next `count` exports and imports of pages fail.
     #[must_use]
-    pub fn fail_transfers(self, count: u32) -> Self {
-        self.0.lock().transfers_to_fail = count;
+    pub fn fail_transfers(self, count: usize, fault: TransferFault) -> Self {
+        self.0.lock().transfer_faults.extend(std::iter::repeat_n(fault, count));
         self
     }
 
@@ -237,14 +248,9 @@ impl FaultScript {
         }
     }
 
-    /// Notes that pages are to be moved; an error where that fails by script.
-    pub(super) fn begin_transfer(&self) -> Result<(), PageTransferError> {
-        let mut script = self.0.lock();
-        if script.transfers_to_fail > 0 {
-            script.transfers_to_fail -= 1;
-            return Err(PageTransferError::Device("injected".to_owned()));
-        }
-        Ok(())
+    /// Notes that pages are to be moved; returns what goes wrong.
+    pub(super) fn begin_transfer(&self) -> Option<TransferFault> {
+        self.0.lock().transfer_faults.pop_front()
     }
 
     pub(super) fn note_exported(&self, pages: usize) {
