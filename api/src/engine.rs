@@ -121,7 +121,8 @@ pub fn load_with_faults(
     };
     let plan = *executor.plan();
     let executor = faults.around(executor);
-    let engine = Engine::start(executor, tokenizer.clone(), settings.engine_settings.clone())?;
+    let engine_settings = settings.engine_settings.clone();
+    let engine = Engine::start_with_files(executor, tokenizer.clone(), engine_settings, faults.files())?;
     faults.attach(&engine);
     let (name, aliases) = (settings.model_name.clone(), settings.model_aliases.clone());
     let model = TextModel::new(name, aliases, tokenizer, template);

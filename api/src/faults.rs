@@ -3,6 +3,8 @@
 
 use lavalane_actors::EngineHandle;
 use lavalane_runtime::batch::BatchExecutor;
+use lavalane_runtime::snapshot::files::{FileSystem, LocalFiles};
+use std::sync::Arc;
 
 /// Why `--fault` is refused.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +25,10 @@ pub struct Faults {
     planned: Vec<lavalane_actors::testing::PlannedFault>,
     /// Whom to tell of faults in the actors, once it is there.
     #[cfg(debug_assertions)]
-    engine: std::sync::Arc<std::sync::OnceLock<EngineHandle>>,
+    engine: Arc<std::sync::OnceLock<EngineHandle>>,
+    /// Counts the runs.
+    #[cfg(debug_assertions)]
+    script: lavalane_actors::testing::FaultScript,
 }
 
 impl Faults {
@@ -35,7 +40,7 @@ impl Faults {
         #[cfg(debug_assertions)]
         {
             let planned = texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
-            Ok(Self { planned, engine: std::sync::Arc::default() })
+            Ok(Self { planned, ..Self::default() })
         }
         #[cfg(not(debug_assertions))]
         match texts {
@@ -48,8 +53,8 @@ impl Faults {
     pub fn around(&self, executor: impl BatchExecutor + 'static) -> Box<dyn BatchExecutor> {
         #[cfg(debug_assertions)]
         if !self.planned.is_empty() {
-            use lavalane_actors::testing::{FaultInjectingExecutor, FaultScript};
-            let script = FaultScript::new().without_records();
+            use lavalane_actors::testing::FaultInjectingExecutor;
+            let script = self.script.clone().without_records();
             let script = self.planned.iter().fold(script, |script, fault| fault.add_to(script));
             let (planned, engine) = (self.planned.clone(), self.engine.clone());
             let inject = move |run| {
@@ -60,6 +65,16 @@ impl Faults {
             return Box::new(FaultInjectingExecutor::new(executor, script).with_observer(inject));
         }
         Box::new(executor)
+    }
+
+    /// The files that snapshots are kept in, with the disk's faults, if there are any.
+    pub fn files(&self) -> Arc<dyn FileSystem> {
+        #[cfg(debug_assertions)]
+        if !self.planned.is_empty() {
+            use lavalane_actors::testing::FaultyFiles;
+            return Arc::new(FaultyFiles::new(self.planned.clone(), self.script.clone()));
+        }
+        Arc::new(LocalFiles)
     }
 
     /// Says whose executor it was. The engine then stops only on order, since its executor knows it.

@@ -1,8 +1,9 @@
 //! The cache on the disk: a prompt that one server answered is a hit for the next, with the same reply to the
 //! bit, also when the first was killed.
 
+use lavalane_integration_tests::http::Http;
 use lavalane_integration_tests::models::{ModelFile, find};
-use lavalane_integration_tests::server::Server;
+use lavalane_integration_tests::server::{Server, SyntheticModel};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -46,9 +47,7 @@ fn a_prompt_is_a_hit_with_the_same_bits_after_the_server_was_killed_and_started_
     let first = start(&model, &folder, &[]);
     let (cold, cached) = complete(&first);
     assert_eq!(cached, 0);
-    let saved = |http: &lavalane_integration_tests::http::Http| {
-        (http.metric("lavalane:snapshots_saved_total") > 0.0).then_some(())
-    };
+    let saved = |http: &Http| (http.metric("lavalane:snapshots_saved_total") > 0.0).then_some(());
     first.http().wait_for("the prompt's snapshot", saved);
     // This kills it.
     drop(first);
@@ -72,4 +71,28 @@ fn a_prompt_is_a_hit_with_the_same_bits_after_the_server_was_killed_and_started_
     });
     let last = start(&model, &folder, &[]);
     assert_eq!(complete(&last), (cold, 0), "cut files change nothing but the time");
+}
+
+#[test]
+fn a_disk_that_is_full_or_slow_costs_the_snapshot_and_not_the_reply() {
+    let model = SyntheticModel::write(PROGRAM, "full-disk", &[]);
+    let body = json!({"prompt": TEXT, "max_tokens": 4, "temperature": 0});
+    let reply = |server: &Server| server.http().post("/v1/completions", &body).json()["choices"].clone();
+    let expected = reply(&Server::start(PROGRAM, model.path(), &[]));
+    for (number, (fault, dropped)) in
+        [("disk-full@1+", 1.0), ("disk-slow:50@1+", 0.0)].into_iter().enumerate()
+    {
+        let name = format!("lavalane-restart-{}-{number}", std::process::id());
+        let folder = Folder(std::env::temp_dir().join(name));
+        let path = folder.0.to_str().expect("a plain path");
+        let server = Server::start(PROGRAM, model.path(), &["--cache-dir", path, "--fault", fault]);
+        assert_eq!(reply(&server), expected, "{fault}");
+        let counted = |http: &Http| {
+            let counts =
+                ["saved", "dropped"].map(|what| http.metric(&format!("lavalane:snapshots_{what}_total")));
+            (counts[0] + counts[1] == 1.0).then_some(counts[1])
+        };
+        assert_eq!(server.http().wait_for("what became of the snapshot", counted), dropped, "{fault}");
+        assert_eq!(server.http().get("/health")["status"], "ok", "{fault}");
+    }
 }

@@ -2,8 +2,10 @@
 //! the runtime, which has tests of its own for them. [`Injection`] is what can go wrong in the actors
 //! themselves. Debug builds have all of it, for `lavalane serve --fault`.
 
+mod disk;
 mod plan;
 
+pub use disk::{DiskFault, FaultyFiles};
 pub use lavalane_runtime::testing::{
     Fate, Fault, FaultInjectingExecutor, FaultScript, Gate, LaneRecord, RunRecord, SCRIPTED_END,
     ScriptedExecutor, ScriptedTokens, TransferFault, When, expected_reply, scripted_limits,

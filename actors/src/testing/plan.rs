@@ -1,7 +1,7 @@
 //! Faults as text, for `lavalane serve --fault`: `KIND[:NUMBER]@RUN`, and `@RUN+` for every run from that
 //! one on.
 
-use super::{Fault, FaultScript, Injection, When};
+use super::{DiskFault, Fault, FaultScript, Injection, When};
 use lavalane_runtime::batch::LaneFaultCause;
 use lavalane_runtime::ids::LaneId;
 use std::str::FromStr;
@@ -30,6 +30,8 @@ enum What {
     Executor(Fault),
     /// In the actors.
     Actors(Injection),
+    /// On the disk that keeps snapshots.
+    Disk(DiskFault),
 }
 
 /// Why a text is no fault.
@@ -66,6 +68,8 @@ const KINDS: &[(&str, Option<&str>, Make)] = &[
     ("device-lost-during", Some("LANES"), |lanes| {
         What::Executor(Fault::DeviceLost(When::During(lanes as usize)))
     }),
+    ("disk-full", None, |_| What::Disk(DiskFault::Full)),
+    ("disk-slow", Some("MS"), |ms| What::Disk(DiskFault::Slow(Duration::from_millis(ms.min(SLOW_MS_MAX))))),
     ("executor-panic", None, |_| What::Executor(Fault::Panic(When::Before))),
     ("lane-panic", Some("LANE"), |lane| What::Actors(Injection::LanePanic(LaneId(lane as u32)))),
     ("left-out", Some("PLACE"), |place| What::Executor(Fault::LeftOut(place as usize))),
@@ -126,19 +130,30 @@ impl PlannedFault {
         match (&self.what, self.occurs) {
             (What::Executor(fault), Occurs::Once) => script.at(self.run, fault.clone()),
             (What::Executor(fault), Occurs::FromThenOn) => script.from(self.run, fault.clone()),
-            (What::Actors(_), _) => script,
+            (What::Actors(_) | What::Disk(_), _) => script,
         }
     }
 
     /// What is to be injected into the actors during run number `run`.
     pub fn injection(&self, run: u64) -> Option<Injection> {
-        let happens = match self.occurs {
+        match self.what {
+            What::Actors(injection) if self.happens(run) => Some(injection),
+            _ => None,
+        }
+    }
+
+    /// What is wrong with the disk while `run` is the last run.
+    pub fn disk(&self, run: u64) -> Option<DiskFault> {
+        match self.what {
+            What::Disk(fault) if self.happens(run) => Some(fault),
+            _ => None,
+        }
+    }
+
+    fn happens(&self, run: u64) -> bool {
+        match self.occurs {
             Occurs::Once => run == self.run,
             Occurs::FromThenOn => run >= self.run,
-        };
-        match self.what {
-            What::Actors(injection) if happens => Some(injection),
-            _ => None,
         }
     }
 }
