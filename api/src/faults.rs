@@ -89,10 +89,19 @@ impl Faults {
     }
 }
 
-#[cfg(all(test, debug_assertions))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    #[cfg(not(debug_assertions))]
+    #[test]
+    fn a_release_build_refuses_every_fault_and_takes_none() {
+        assert!(Faults::read(&[]).is_ok());
+        let error = Faults::read(&["submission:1@3".to_owned()]).expect_err("a release build");
+        assert!(error.to_string().contains("debug build"), "{error}");
+    }
+
+    #[cfg(debug_assertions)]
     #[test]
     fn a_fault_that_is_none_is_refused_with_the_list_of_those_there_are() {
         let error = Faults::read(&["fire@3".to_owned()]).expect_err("no fault").to_string();
