@@ -2,8 +2,8 @@
 
 use crate::faults::Faults;
 use crate::http::state::DeviceSummary;
-use crate::settings::{Settings, TemplateChoice};
-use crate::templates::{TemplateProcess, TemplateRenderer};
+use crate::settings::Settings;
+use crate::templates::{TemplateChoice, TemplateProcess, TemplateRenderer};
 use crate::text_model::TextModel;
 use lavalane_actors::{Engine, EngineHandle, StartError};
 use lavalane_runtime::chat::{CHATML, ChatTemplate, TemplateError, TemplateTexts};

@@ -7,6 +7,7 @@
 use crate::cache_settings::snapshots;
 use crate::cli::device_arguments::KvTypeName;
 use crate::http::state::{ApiKeys, HttpSettings};
+use crate::templates::TemplateChoice;
 use crate::websocket::WebSocketSettings;
 use clap::{Args, ValueEnum};
 use lavalane_actors::EngineSettings;
@@ -165,27 +166,6 @@ pub struct Settings {
     pub http: HttpSettings,
     /// How long running requests may take when the server stops.
     pub drain_time_max: Duration,
-}
-
-/// Which chat template a model is served with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TemplateChoice {
-    /// The one in its own file.
-    Model,
-    /// ChatML, for models that were trained on it and carry no template.
-    ChatMl,
-    /// The one in this file.
-    File(PathBuf),
-}
-
-impl TemplateChoice {
-    /// A name that is known, or else a file.
-    fn read(value: &str) -> Self {
-        match value {
-            "chatml" => Self::ChatMl,
-            path => Self::File(path.into()),
-        }
-    }
 }
 
 impl SettingsSource {

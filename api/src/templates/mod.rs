@@ -12,6 +12,28 @@ mod wire;
 pub use process::TemplateProcess;
 
 use lavalane_runtime::chat::{ChatMessage, ChatTemplate, RenderOptions, RenderedPrompt, TemplateError};
+use std::path::PathBuf;
+
+/// Which chat template a model is served with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TemplateChoice {
+    /// The one in its own file.
+    Model,
+    /// ChatML, for models that were trained on it and carry no template.
+    ChatMl,
+    /// The one in this file.
+    File(PathBuf),
+}
+
+impl TemplateChoice {
+    /// A name that is known, or else a file.
+    pub fn read(value: &str) -> Self {
+        match value {
+            "chatml" => Self::ChatMl,
+            path => Self::File(path.into()),
+        }
+    }
+}
 
 /// A chat template, ready to render.
 #[derive(Debug)]
