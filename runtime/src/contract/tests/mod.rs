@@ -4,6 +4,7 @@ mod images;
 mod model;
 mod operations;
 mod random;
+mod refusals;
 mod rules;
 mod together;
 

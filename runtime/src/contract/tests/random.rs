@@ -11,7 +11,7 @@ use crate::testing::{FaultInjectingExecutor, FaultScript, ScriptedExecutor, scri
 use proptest::prelude::*;
 
 /// Four lanes, five rows a slice, and pages for about three full contexts.
-const LIMITS: ExecutorLimits = ExecutorLimits {
+pub(super) const LIMITS: ExecutorLimits = ExecutorLimits {
     batch_rows_max: 24,
     lane_rows_max: 16,
     lanes_max: 4,
@@ -27,10 +27,10 @@ fn ids(tokens: &[u32]) -> Vec<TokenId> {
 }
 
 /// The sessions under test, beside the model.
-struct Pair {
+pub(super) struct Pair {
     sessions: Sessions<FaultInjectingExecutor<ScriptedExecutor>>,
     script: FaultScript,
-    model: Model,
+    pub(super) model: Model,
     /// Every session that ever was, dropped ones too.
     known: Vec<SessionId>,
 }
@@ -167,23 +167,6 @@ impl Pair {
             }
             Err(error) => self.check_refusal(session, tokens, &error),
         }
-    }
-
-    /// A refusal must be for a reason that the model knows, and change nothing.
-    fn check_refusal(&self, session: SessionId, tokens: &[TokenId], error: &SessionError) {
-        if self.model.check_refused(session, error) {
-            return;
-        }
-        let held = &self.model.sessions[&session];
-        let end = held.tokens.len() + tokens.len();
-        let reason = match error {
-            SessionError::Empty => tokens.is_empty(),
-            SessionError::SpanOpen { span, .. } => held.open == Some(*span),
-            SessionError::ContextFull { .. } => end > LIMITS.context_tokens_max,
-            SessionError::TokenOutsideVocabulary { token, .. } => tokens.contains(token),
-            _ => false,
-        };
-        assert!(reason, "{error} for {tokens:?} after {held:?}");
     }
 
     fn resume(&mut self, session: SessionId, like: u8, keep: usize, tail: &[u32]) {
@@ -352,36 +335,6 @@ impl Pair {
         if let Rows::Verify(span) = &item.rows {
             held.open = Some(OpenSpan { start: outcome.from, count: span.len() });
         }
-    }
-
-    fn check_batch_refusal(&self, items: &[BatchItem], error: &SessionError) {
-        let tokens = |item: &BatchItem| match &item.rows {
-            Rows::Prefill(tokens) | Rows::PrefillSampled(tokens) => tokens.clone(),
-            Rows::Verify(tokens) | Rows::Recompute(tokens) => tokens.clone(),
-            Rows::Decode(token) => vec![*token],
-        };
-        let rows: usize = items.iter().map(|item| tokens(item).len()).sum();
-        let active = |session: SessionId| {
-            items.iter().filter(|item| item.session == BatchSession::Active(session)).count()
-        };
-        let new = items.iter().filter(|item| matches!(item.session, BatchSession::New(_))).count();
-        let reason = match error {
-            SessionError::Empty => items.is_empty() || items.iter().any(|item| tokens(item).is_empty()),
-            SessionError::Duplicate { session } => active(*session) > 1,
-            SessionError::TooManyRows { most, .. } => rows > *most,
-            SessionError::AllLanesBusy { .. } => new + self.model.sessions.len() > LIMITS.lanes_max,
-            SessionError::WrongPosition { session, tracked, .. } => {
-                *tracked == self.model.sessions[session].position()
-            }
-            SessionError::SpanOpen { session, span } => self.model.sessions[session].open == Some(*span),
-            SessionError::ContextFull { tokens, .. } => *tokens > LIMITS.context_tokens_max,
-            SessionError::TokenOutsideVocabulary { token, .. } => token.index() >= LIMITS.vocabulary,
-            SessionError::Inactive { session }
-            | SessionError::Stopped { session, .. }
-            | SessionError::Lost { session } => self.model.check_refused(*session, error),
-            _ => false,
-        };
-        assert!(reason, "{error} for {items:?}");
     }
 
     fn recover(&mut self) {
