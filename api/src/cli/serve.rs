@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 pub struct ServeArguments {
     #[command(flatten)]
     sources: Sources,
-    /// Let something go wrong, in debug builds: KIND[:NUMBER]@RUN, and @RUN+ from that run on
+    /// Let something go wrong, in debug builds: KIND@RUN or KIND:NUMBER@RUN, and @RUN+ from that run on
     #[arg(long, value_name = "FAULT")]
     fault: Vec<String>,
 }
