@@ -31,6 +31,8 @@ pub enum ScaleKind {
 pub enum InputKind {
     /// int8 codes with a scale per block of 32.
     Int8,
+    /// int16 codes with a scale per block of 32.
+    Int16,
     /// f32 values.
     Float,
 }
@@ -53,24 +55,35 @@ pub enum CacheKind {
     Float32,
 }
 
+/// By what a kernel reads values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reads {
+    /// Storage buffers.
+    Storage,
+    /// Texel buffers, which software drivers load without branches.
+    Texels,
+}
+
 /// One compute kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
     /// `meet.comp`
     Meet,
     /// `norm.comp`
-    Norm,
+    Norm(Reads),
     /// `activate.comp`
-    Activate,
+    Activate(Reads),
     /// `rope_append.comp`
     RopeAppend(CacheKind),
+    /// `rope_append_cpu.comp`
+    RopeAppendCpu(CacheKind),
     /// `attention_cpu.comp`
     AttentionCpu(CacheKind),
     /// `attention_subgroup.comp`
     AttentionSubgroup(CacheKind),
-    /// `matmul_int8_cpu.comp` and `matmul_float_cpu.comp`
+    /// `matmul_int16_one_cpu.comp`, `matmul_int16_eight_cpu.comp` and `matmul_float_cpu.comp`
     MatmulCpu {
-        /// The activations.
+        /// The activations: int16 or float.
         input: InputKind,
         /// The weights; float kinds take float activations only.
         codes: CodeKind,
@@ -81,7 +94,7 @@ pub enum Kernel {
     },
     /// `matmul_subgroup.comp`
     MatmulSubgroup {
-        /// The activations.
+        /// The activations: int8 or float.
         input: InputKind,
         /// The weights; float kinds take float activations only.
         codes: CodeKind,

@@ -10,7 +10,7 @@ mod table;
 #[path = "kernels/mod.rs"]
 pub mod twins;
 
-pub use kernel::{CacheKind, CodeKind, InputKind, Kernel, ScaleKind, Tile};
+pub use kernel::{CacheKind, CodeKind, InputKind, Kernel, Reads, ScaleKind, Tile};
 pub use sources::SOURCES_FINGERPRINT;
 pub use table::load;
 
@@ -23,5 +23,11 @@ pub const TILE_ROWS: usize = 8;
 /// Values per block along K.
 pub const BLOCK: usize = 32;
 
-/// Row groups that one workgroup of the CPU matmul kernels takes; ROW_GROUPS in the kernels.
-pub const ROW_GROUPS: usize = 2;
+/// Row groups that one workgroup of a matmul kernel of the `cpu` pack takes; ROW_GROUPS in the kernels.
+pub fn row_groups(input: InputKind, tile: Tile) -> usize {
+    match (input, tile) {
+        (InputKind::Float, _) => 2,
+        (InputKind::Int8 | InputKind::Int16, Tile::One) => 4,
+        (InputKind::Int8 | InputKind::Int16, Tile::Eight) => 3,
+    }
+}

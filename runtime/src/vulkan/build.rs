@@ -3,9 +3,9 @@
 use super::buffers::Home;
 use super::device::Pack;
 use super::error::VulkanError;
-use super::forward::{ADD_BIAS, ForwardOptions, Layer, NORM_HEADS, Precision, ROTATE_PAIRS};
+use super::forward::{ADD_BIAS, ForwardOptions, Layer, NORM_HEADS, Precision, ROTATE_PAIRS, RopeAppend};
 use super::group::{Bound, Group, GroupPipelines, Stage};
-use super::matrix::Matrix;
+use super::matrix::{Activations, Matrix};
 use super::pipelines::Specialised;
 use super::region::Region;
 use super::repack::SourceRows;
@@ -13,7 +13,7 @@ use super::scratch::{Buffers, Shape};
 use crate::gguf::TensorInfo;
 use crate::ids::LayerRange;
 use crate::model::{LayerDescription, LayerTensors, Model, RopeStyle};
-use lavalane_shaders::Kernel;
+use lavalane_shaders::{Kernel, Reads};
 use vulkano::format::Format;
 
 /// What building the layers needs.
@@ -57,28 +57,50 @@ impl Build<'_> {
             None => weight.clone(),
         };
         let buffers = self.buffers;
-        let bindings = [
+        let mut bindings = vec![
             (0, Bound::Storage(buffers.residual.clone())),
-            (1, Bound::Storage(buffers.delta.clone())),
-            (2, Bound::Storage(weight)),
-            (3, Bound::Storage(post)),
-            (4, Bound::Storage(buffers.activations.codes.clone())),
-            (5, Bound::Storage(buffers.activations.scales.clone())),
-            (6, Bound::Storage(buffers.activations.values.clone())),
+            (1, self.floats(&buffers.delta)),
+            (2, self.floats(&weight)),
+            (3, self.floats(&post)),
             (7, Bound::Storage(buffers.row_map.clone())),
         ];
-        self.stage(Kernel::Norm, vec![(0, self.lanes())], &bindings)
+        bindings.extend(self.stored(4));
+        if self.reads() == Reads::Texels {
+            bindings.push((8, self.floats(&buffers.residual)));
+        }
+        self.stage(Kernel::Norm(self.reads()), vec![(0, self.lanes())], &bindings)
     }
 
     fn activate(&mut self, source: &Region) -> Result<Stage, VulkanError> {
-        let activations = &self.buffers.activations;
-        let bindings = [
-            (0, Bound::Storage(source.clone())),
-            (1, Bound::Storage(activations.codes.clone())),
-            (2, Bound::Storage(activations.scales.clone())),
-            (3, Bound::Storage(activations.values.clone())),
-        ];
-        self.stage(Kernel::Activate, vec![(0, self.lanes())], &bindings)
+        let mut bindings = vec![(0, self.floats(source))];
+        bindings.extend(self.stored(1));
+        self.stage(Kernel::Activate(self.reads()), vec![(0, self.lanes())], &bindings)
+    }
+
+    /// By what the pack's kernels read values.
+    fn reads(&self) -> Reads {
+        match self.shape.pack {
+            Pack::Cpu => Reads::Texels,
+            Pack::Subgroup => Reads::Storage,
+        }
+    }
+
+    /// A region of f32 as the pack's kernels read it, four at a time.
+    fn floats(&self, region: &Region) -> Bound {
+        match self.reads() {
+            Reads::Texels => Bound::Texels(region.clone(), Format::R32G32B32A32_SFLOAT),
+            Reads::Storage => Bound::Storage(region.clone()),
+        }
+    }
+
+    /// Where activations are stored: three bindings from `first` on.
+    fn stored(&self, first: u32) -> [(u32, Bound); 3] {
+        let Activations { codes, scales, values } = &self.buffers.activations;
+        let mut number = first;
+        [codes, scales, values].map(|region| {
+            number += 1;
+            (number - 1, Bound::Storage(region.clone()))
+        })
     }
 
     /// A matrix with the forward pass's own precision of activations.
@@ -105,6 +127,16 @@ impl Build<'_> {
         Matrix::new(self.group, self.pipelines, &sources, columns, precision, input, output)
     }
 
+    /// Attention's output is the one narrow input that gains much by f32: with int8 here too, the mean KL
+    /// divergence to exact arithmetic on SmolLM2 is 0.00283, above what native int8 engines have. int16
+    /// loses nothing.
+    fn output_precision(&self) -> Precision {
+        match self.shape.pack {
+            Pack::Cpu => self.options.precision,
+            Pack::Subgroup => Precision::Precise,
+        }
+    }
+
     pub(super) fn layer(&mut self, index: usize, range: LayerRange) -> Result<Layer, VulkanError> {
         let model = self.model;
         let tensors = &model.layers()[index];
@@ -120,7 +152,7 @@ impl Build<'_> {
         }
         let keys = self.group.region("the keys of a layer", bytes, Home::Device)?;
         let values = self.group.region("the values of a layer", bytes, Home::Device)?;
-        let (rope_append, rope_flags) = self.rope_append(tensors, description, &keys, &values)?;
+        let rope_append = self.rope_append(tensors, description, &keys, &values)?;
         let attention = self.attention(&keys, &values)?;
         let next = if index + 1 < range.end() as usize {
             model.layers()[index + 1].attention_norm.clone()
@@ -132,12 +164,13 @@ impl Build<'_> {
         Ok(Layer {
             qkv: self.matrix(&[&tensors.query, &tensors.key, &tensors.value], &buffers.joint)?,
             rope_append,
-            rope_flags,
             attention,
             store_attended: self.activate(&buffers.attended)?,
-            // Attention's output is the one narrow input that gains much by f32: with int8 here too, the mean
-            // KL divergence to exact arithmetic on SmolLM2 is 0.00283, above what native int8 engines have.
-            output: self.matrix_with(Precision::Precise, &[&tensors.attention_output], &buffers.delta)?,
+            output: self.matrix_with(
+                self.output_precision(),
+                &[&tensors.attention_output],
+                &buffers.delta,
+            )?,
             feed_forward_norm: self.norm(&tensors.feed_forward_norm, post_attention)?,
             gate_up: self.matrix(&[&tensors.gate, &tensors.up], &buffers.joint)?,
             store_gated: self.activate(&buffers.joint)?,
@@ -155,7 +188,7 @@ impl Build<'_> {
         description: &LayerDescription,
         keys: &Region,
         values: &Region,
-    ) -> Result<(Stage, u32), VulkanError> {
+    ) -> Result<RopeAppend, VulkanError> {
         let mut flags = 0;
         let mut bias = vec![0.0];
         if let Some(biases) = &tensors.biases {
@@ -170,11 +203,34 @@ impl Build<'_> {
         if description.rope.style == RopeStyle::Interleaved {
             flags |= ROTATE_PAIRS;
         }
+        let bias = self.constant("a layer's biases", &bias)?;
+        let head_norm = self.constant("a layer's head norms", &head_norm)?;
+        let rotated = 2 * description.rope.inverse_frequencies.len();
+        let kind = self.options.kv_type.kind();
+        let width = self.shape.head_dim as u32;
         let buffers = self.buffers;
+        if self.reads() == Reads::Texels && rotated.is_multiple_of(8) {
+            let mut part = |part: u32, cache: &Region| {
+                let bindings = [
+                    (0, self.floats(&buffers.joint)),
+                    (1, self.floats(&bias)),
+                    (2, self.floats(&head_norm)),
+                    (3, self.floats(&buffers.angles)),
+                    (4, Bound::Texels(buffers.rows.clone(), Format::R32G32B32A32_UINT)),
+                    (5, Bound::Texels(buffers.tables.clone(), Format::R32_UINT)),
+                    (6, Bound::Storage(buffers.queries.clone())),
+                    (7, Bound::Storage(cache.clone())),
+                    (9, Bound::Storage(buffers.lengths.clone())),
+                ];
+                let constants = vec![(1, width), (2, part), (3, flags)];
+                self.stage(Kernel::RopeAppendCpu(kind), constants, &bindings)
+            };
+            return Ok(RopeAppend::Parts([part(0, keys)?, part(1, keys)?, part(2, values)?]));
+        }
         let bindings = [
             (0, Bound::Storage(buffers.joint.clone())),
-            (1, Bound::Storage(self.constant("a layer's biases", &bias)?)),
-            (2, Bound::Storage(self.constant("a layer's head norms", &head_norm)?)),
+            (1, Bound::Storage(bias)),
+            (2, Bound::Storage(head_norm)),
             (3, Bound::Storage(buffers.angles.clone())),
             (4, Bound::Storage(buffers.rows.clone())),
             (5, Bound::Storage(buffers.tables.clone())),
@@ -183,9 +239,8 @@ impl Build<'_> {
             (8, Bound::Storage(values.clone())),
             (9, Bound::Storage(buffers.lengths.clone())),
         ];
-        let constants = vec![(0, self.lanes()), (1, self.shape.head_dim as u32)];
-        let kernel = Kernel::RopeAppend(self.options.kv_type.kind());
-        Ok((self.stage(kernel, constants, &bindings)?, flags))
+        let constants = vec![(0, self.lanes()), (1, width)];
+        Ok(RopeAppend::Joint(self.stage(Kernel::RopeAppend(kind), constants, &bindings)?, flags))
     }
 
     fn attention(&mut self, keys: &Region, values: &Region) -> Result<Stage, VulkanError> {

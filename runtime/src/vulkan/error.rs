@@ -50,6 +50,9 @@ pub enum VulkanError {
     /// A model that this runtime's kernels do not cover.
     #[error("this model is not supported: {0}")]
     Unsupported(String),
+    /// Other programs want the cores, so that the members of a device group miss each other all the time.
+    #[error("the machine is too busy to take the times of a device group's kernels")]
+    Busy,
     /// The device is lost, with everything in its memory.
     #[error("the device is lost: {0}")]
     DeviceLost(String),

@@ -10,6 +10,7 @@ use super::device::{DeviceChoice, DeviceReport, Pack};
 use super::error::VulkanError;
 use super::group::{Group, GroupPipelines, GroupRecorder, Stage};
 use super::matrix::Matrix;
+use super::pace::Pace;
 use super::programs::Programs;
 use super::region::Region;
 use super::scratch::{Buffers, Shape};
@@ -21,7 +22,8 @@ use vulkano::buffer::BufferContents;
 /// How exactly activations are kept between matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// int8 with a scale per block of 32 wherever weights are quantised.
+    /// Wherever weights are quantised, as codes with a scale per block of 32: int16 by the `cpu` pack, int8
+    /// by the `subgroup` pack.
     #[default]
     Default,
     /// f32 everywhere.
@@ -106,6 +108,7 @@ pub struct ForwardOptions {
 /// holds the memory that everything else names.
 pub struct Forward {
     pub(super) programs: Programs,
+    pub(super) pace: Pace,
     pub(super) shape: Shape,
     pub(super) buffers: Buffers,
     pub(super) layers: Vec<Layer>,
@@ -120,8 +123,7 @@ pub(super) struct Layer {
     pub(super) keys: Region,
     pub(super) values: Region,
     pub(super) qkv: Matrix,
-    pub(super) rope_append: Stage,
-    pub(super) rope_flags: u32,
+    pub(super) rope_append: RopeAppend,
     pub(super) attention: Stage,
     pub(super) store_attended: Stage,
     pub(super) output: Matrix,
@@ -135,6 +137,14 @@ pub(super) struct Layer {
     pub(super) post_norms: bool,
 }
 
+/// How a layer's queries, keys and values get to where attention reads them.
+pub(super) enum RopeAppend {
+    /// By one kernel for all heads, which is told what to do by flags.
+    Joint(Stage, u32),
+    /// By a kernel specialised for queries, one for keys and one for values.
+    Parts([Stage; 3]),
+}
+
 #[derive(Clone, Copy, BufferContents)]
 #[repr(C)]
 pub(super) struct NormPush {
@@ -146,6 +156,7 @@ pub(super) struct NormPush {
 
 pub(super) const STORE_INT8: u32 = 1;
 pub(super) const STORE_FLOAT: u32 = 2;
+pub(super) const STORE_INT16: u32 = 64;
 pub(super) const ADD_DELTA: u32 = 4;
 pub(super) const NORM_DELTA: u32 = 8;
 pub(super) const USE_ROW_MAP: u32 = 16;
@@ -160,6 +171,7 @@ pub(super) fn store_flags(matrix: &Matrix) -> u32 {
         flags
             | match input {
                 InputKind::Int8 => STORE_INT8,
+                InputKind::Int16 => STORE_INT16,
                 InputKind::Float => STORE_FLOAT,
             }
     })
@@ -192,8 +204,8 @@ impl Forward {
             false => None,
         };
         let descriptions = model.description().layers[range.layers()].to_vec();
-        let programs = Programs::default();
-        Ok(Self { programs, shape, buffers, layers, head, descriptions, first_norm, group })
+        let (programs, pace) = (Programs::default(), Pace::default());
+        Ok(Self { programs, pace, shape, buffers, layers, head, descriptions, first_norm, group })
     }
 
     /// The device that the pass runs on.

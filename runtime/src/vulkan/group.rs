@@ -9,6 +9,7 @@ use super::buffers::Home;
 use super::device::{DeviceChoice, DeviceReport, Member, Pack};
 use super::error::VulkanError;
 use super::host_memory::HostMemory;
+use super::pace::Team;
 use super::pipelines::{Binding, Pipelines, Specialised};
 use super::profile::Profile;
 use super::recorder::{Ready, Recorder};
@@ -26,12 +27,13 @@ use vulkano::pipeline::ComputePipeline;
 /// The most members of a group: beyond, waiting for one another costs more than another core gives.
 const MEMBERS_MAX: usize = 16;
 
-/// How long a program is tried again while members miss each other, because a kernel is still being
-/// compiled or the machine gives one of them no core.
-const MISSED_TIME_MAX: Duration = Duration::from_secs(300);
+/// How long a member waits at a meeting, in turns of `meet.comp`: this many for each row of a step, since
+/// the longer a step's parts the less even they are, and no more than software drivers allow a loop.
+const TURNS_PER_ROW: usize = 4_000;
+const TURNS_MAX: usize = 60_000;
 
-/// The same for the test at start.
-const MISSED_IN_TEST_MAX: Duration = Duration::from_secs(10);
+/// How long the test at start is tried: kernels are compiled meanwhile, and the machine may be busy.
+const TEST_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The meetings of the test at start.
 const TEST_MEETINGS: usize = 16;
@@ -73,14 +75,31 @@ impl Along {
 struct Meeting {
     words: Region,
     stage: Stage,
+    /// What a turn of waiting takes, measured at start.
+    turn_seconds: f64,
+}
+
+/// The words of a meeting: see `meet.comp`.
+const MEETING_WORDS: usize = 3;
+
+/// How a program that all members share went.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Meetings {
+    /// They met each time; this share of their time they waited, 0 to 1.
+    Held { waited_share: f64 },
+    /// They missed each other: what they computed is garbage.
+    Missed,
 }
 
 /// Every member's commands for one step, recorded.
 pub(crate) struct GroupRecorder<'a> {
     group: &'a Group,
+    team: Team,
     recorders: Vec<Recorder>,
     /// How many meetings were recorded.
     meetings: u32,
+    /// How long each waits, in turns.
+    turns_max: u32,
 }
 
 /// Every member's commands, ready to run as often as wanted, one run at a time.
@@ -127,17 +146,49 @@ impl Group {
 
     fn of(members: Vec<Member>) -> Result<Self, VulkanError> {
         let mut group = Self { members, meeting: None, shared: Mutex::default() };
-        let words = group.region("a device group's meeting", 8, Home::Upload)?;
+        let words = group.region("a device group's meeting", MEETING_WORDS * 4, Home::Upload)?;
         let mut pipelines = GroupPipelines::default();
         let what = Specialised { kernel: Kernel::Meet, constants: Vec::new() };
         let stage = group.stage(&mut pipelines, what, &[(0, Bound::Storage(words.clone()))])?;
-        group.meeting = Some(Meeting { words, stage });
-        let mut recorder = group.record()?;
+        group.meeting = Some(Meeting { words, stage, turn_seconds: 0.0 });
+        group.test_meetings()?;
+        let turn_seconds = group.measure_turn()?;
+        if let Some(meeting) = &mut group.meeting {
+            meeting.turn_seconds = turn_seconds;
+        }
+        Ok(group)
+    }
+
+    /// Members meet a few times, so that it is known that they can.
+    fn test_meetings(&self) -> Result<(), VulkanError> {
+        let mut recorder = self.record(Team::All, TURNS_MAX)?;
         for _ in 0..TEST_MEETINGS {
             recorder.barrier();
         }
-        group.run_within(&recorder.finish()?, MISSED_IN_TEST_MAX)?;
-        Ok(group)
+        let program = recorder.finish()?;
+        let start = Instant::now();
+        while self.run(&program)? == Meetings::Missed {
+            if start.elapsed() > TEST_TIME_MAX {
+                let reason = "the members of the device group keep missing each other".to_owned();
+                return Err(VulkanError::DeviceLost(reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// The seconds that a turn of waiting takes: the first member waits for nobody.
+    fn measure_turn(&self) -> Result<f64, VulkanError> {
+        let mut recorder = self.record(Team::All, TURNS_MAX / 4)?;
+        recorder.recorders.truncate(1);
+        recorder.barrier();
+        // The others have nothing to do.
+        recorder
+            .recorders
+            .extend(self.members[1..].iter().map(Member::record).collect::<Result<Vec<_>, _>>()?);
+        let program = recorder.finish()?;
+        let start = Instant::now();
+        self.run(&program)?;
+        Ok(start.elapsed().as_secs_f64() / (TURNS_MAX / 4) as f64)
     }
 
     /// The members.
@@ -221,45 +272,43 @@ impl Group {
         ready.collect::<Result<_, VulkanError>>().map(Stage)
     }
 
-    /// Begins to record.
+    /// Begins to record for a team, for a step of `rows` rows.
     ///
     /// # Errors
     /// The driver's refusal.
-    pub(crate) fn record(&self) -> Result<GroupRecorder<'_>, VulkanError> {
-        let recorders = self.members.iter().map(Member::record).collect::<Result<_, _>>()?;
-        Ok(GroupRecorder { group: self, recorders, meetings: 0 })
+    pub(crate) fn record(&self, team: Team, rows: usize) -> Result<GroupRecorder<'_>, VulkanError> {
+        let count = match team {
+            Team::All => self.members.len(),
+            Team::One => 1,
+        };
+        let recorders = self.members[..count].iter().map(Member::record).collect::<Result<_, _>>()?;
+        let turns_max = rows.saturating_mul(TURNS_PER_ROW).min(TURNS_MAX) as u32;
+        Ok(GroupRecorder { group: self, team, recorders, meetings: 0, turns_max })
     }
 
-    /// Runs a program to its end on all members. What it computes must depend only on what it does not
-    /// change itself: where members miss each other, it is run again from its start.
+    /// Runs a program to its end.
     ///
     /// # Errors
-    /// [`VulkanError::DeviceLost`] where a member is lost, does not end in time, or the members miss each
-    /// other all the time; the driver's refusal otherwise.
-    pub(crate) fn run(&self, program: &Program) -> Result<(), VulkanError> {
-        self.run_within(program, MISSED_TIME_MAX)
-    }
-
-    fn run_within(&self, program: &Program, missed_max: Duration) -> Result<(), VulkanError> {
+    /// [`VulkanError::DeviceLost`] where a member is lost or does not end in time; the driver's refusal
+    /// otherwise.
+    pub(crate) fn run(&self, program: &Program) -> Result<Meetings, VulkanError> {
         let start = Instant::now();
-        loop {
-            match self.run_once(program)? {
-                Meetings::Held => return Ok(()),
-                Meetings::Missed if start.elapsed() < missed_max => {
-                    tracing::debug!("members of the device group missed each other; the step is run again");
-                }
-                Meetings::Missed => {
-                    let reason = "the members of the device group keep missing each other".to_owned();
-                    return Err(VulkanError::DeviceLost(reason));
-                }
-            }
+        let meeting = self.meeting.as_ref().filter(|_| program.members.len() > 1);
+        if let Some(meeting) = meeting {
+            meeting.words.write(&[0u32; MEETING_WORDS])?;
         }
+        self.launch_and_wait(program)?;
+        let Some(meeting) = meeting else { return Ok(Meetings::Held { waited_share: 0.0 }) };
+        let words = meeting.words.read::<u32>(MEETING_WORDS)?;
+        if words[1] != 0 {
+            return Ok(Meetings::Missed);
+        }
+        let waited = f64::from(words[2]) * meeting.turn_seconds;
+        let all = start.elapsed().as_secs_f64() * program.members.len() as f64;
+        Ok(Meetings::Held { waited_share: (waited / all).min(1.0) })
     }
 
-    fn run_once(&self, program: &Program) -> Result<Meetings, VulkanError> {
-        if let Some(meeting) = &self.meeting {
-            meeting.words.write(&[0u32; 2])?;
-        }
+    fn launch_and_wait(&self, program: &Program) -> Result<(), VulkanError> {
         let mut result = Ok(());
         let mut submitted = Vec::with_capacity(program.members.len());
         for (member, ready) in self.members.iter().zip(&program.members) {
@@ -279,18 +328,8 @@ impl Group {
                 result = Err(error);
             }
         }
-        result?;
-        match &self.meeting {
-            Some(meeting) if meeting.words.read::<u32>(2)?[1] != 0 => Ok(Meetings::Missed),
-            _ => Ok(Meetings::Held),
-        }
+        result
     }
-}
-
-/// Whether the members of a group met each time, in one run of a program.
-enum Meetings {
-    Held,
-    Missed,
 }
 
 /// Why members of this kind cannot share memory, if they cannot.
@@ -354,21 +393,18 @@ impl GroupRecorder<'_> {
 
     /// What comes after, on any member, sees all that was written before, on any member.
     pub(crate) fn barrier(&mut self) {
-        let Some(meeting) = &self.group.meeting else {
-            return self.recorders.iter_mut().for_each(Recorder::barrier);
+        let meeting = match &self.group.meeting {
+            Some(meeting) if self.team == Team::All => meeting,
+            _ => return self.recorders.iter_mut().for_each(Recorder::barrier),
         };
         self.meetings += 1;
-        let push = self.meetings * self.recorders.len() as u32;
+        let expected = self.meetings * self.group.members.len() as u32;
+        let push = [expected, self.turns_max];
         for (recorder, (pipeline, set)) in self.recorders.iter_mut().zip(&meeting.stage.0) {
             recorder.barrier();
             recorder.dispatch_once(pipeline, set, push);
             recorder.barrier();
         }
-    }
-
-    /// What comes after on the first member sees all that it wrote before.
-    pub(crate) fn barrier_of_first(&mut self) {
-        self.recorders[0].barrier();
     }
 
     /// Takes timestamps on the first member from here on.

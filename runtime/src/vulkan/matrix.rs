@@ -12,7 +12,7 @@ use super::group::{Along, Bound, Group, GroupPipelines, GroupRecorder, Stage};
 use super::pipelines::Specialised;
 use super::region::Region;
 use super::repack::{SourceRows, Storage};
-use lavalane_shaders::{BLOCK, InputKind, Kernel, ROW_GROUPS, Tile};
+use lavalane_shaders::{BLOCK, InputKind, Kernel, ScaleKind, Tile, row_groups};
 use vulkano::buffer::BufferContents;
 use vulkano::format::Format;
 
@@ -40,9 +40,10 @@ struct Part {
     input: InputKind,
     rows: usize,
     offset: usize,
-    groups: usize,
-    one: Stage,
-    eight: Stage,
+    /// The kernel for single tokens, and its workgroups over all rows.
+    one: (Stage, usize),
+    /// The kernel for tiles of 8 tokens, and its workgroups over all rows.
+    eight: (Stage, usize),
 }
 
 #[derive(Clone, Copy, BufferContents)]
@@ -55,9 +56,14 @@ struct Push {
     offset: u32,
 }
 
-/// Which activations a matrix of these storages needs.
-pub(crate) fn input_kind(storage: Storage, precision: Precision) -> InputKind {
-    if precision == Precision::Precise || storage.is_float() { InputKind::Float } else { InputKind::Int8 }
+/// Which activations a matrix of this storage takes. Software drivers multiply 16-bit numbers as fast as
+/// 8-bit ones, and lose next to nothing by them.
+pub(crate) fn input_kind(pack: Pack, storage: Storage, precision: Precision) -> InputKind {
+    match pack {
+        _ if precision == Precision::Precise || storage.is_float() => InputKind::Float,
+        Pack::Cpu => InputKind::Int16,
+        Pack::Subgroup => InputKind::Int8,
+    }
 }
 
 impl Matrix {
@@ -106,10 +112,10 @@ impl Matrix {
                 offset: part.offset as u32,
             };
             let eight = tokens >= EIGHT_FROM_TOKENS;
-            let stage = if eight { &part.eight } else { &part.one };
+            let (stage, groups) = if eight { &part.eight } else { &part.one };
             let tiles = if eight { tokens.div_ceil(8) } else { tokens };
             // By rows of the matrix, so that each member reads its own share of the weights only.
-            recorder.dispatch(stage, push, [part.groups, tiles], Along::X);
+            recorder.dispatch(stage, push, [*groups, tiles], Along::X);
         }
     }
 }
@@ -123,8 +129,8 @@ fn split<'a>(
 ) -> Vec<Vec<SourceRows<'a>>> {
     let lanes = member.lanes();
     let group_bytes = storage.code_words(columns.div_ceil(BLOCK), lanes) * 4;
-    let groups_max = (member.buffer_bytes_max() as usize / group_bytes.max(1)).max(ROW_GROUPS);
-    let rows_max = groups_max / ROW_GROUPS * ROW_GROUPS * lanes;
+    let groups_max = (member.buffer_bytes_max() as usize / group_bytes.max(1)).max(1);
+    let rows_max = groups_max * lanes;
     let mut pieces = vec![Vec::new()];
     let mut filled = 0;
     for source in run {
@@ -158,7 +164,7 @@ impl Weights {
         piece: &[SourceRows<'_>],
         columns: usize,
     ) -> Result<Self, VulkanError> {
-        let repacked = storage.repack(piece, columns, group.first().lanes(), ROW_GROUPS);
+        let repacked = storage.repack(piece, columns, group.first().lanes());
         let upload = |what: &str, words: &[u32]| -> Result<Region, VulkanError> {
             let bytes: &[u8] = bytemuck::cast_slice(words);
             let region = group.region(what, bytes.len(), Home::Device)?;
@@ -187,17 +193,21 @@ impl Part {
         input: &Activations,
         output: &Region,
     ) -> Result<Self, VulkanError> {
-        let kind = input_kind(storage, precision);
         let member = group.first();
-        let groups = rows.div_ceil(member.lanes()).next_multiple_of(ROW_GROUPS);
-        let bindings = bindings(member.pack, storage, kind, &weights, input, output);
-        let mut ready = |tile| group.stage(pipelines, kernel(member, storage, kind, tile), &bindings);
-        let (one, eight) = (ready(Tile::One)?, ready(Tile::Eight)?);
-        let groups = match member.pack {
-            Pack::Cpu => groups / ROW_GROUPS,
-            Pack::Subgroup => groups,
+        let kind = input_kind(member.pack, storage, precision);
+        let groups = rows.div_ceil(member.lanes());
+        let mut ready = |tile| {
+            let bindings = bindings(member.pack, storage, kind, tile, &weights, input, output);
+            group.stage(pipelines, kernel(member, storage, kind, tile), &bindings)
         };
-        Ok(Self { input: kind, rows, offset, groups, one, eight })
+        let (one, eight) = (ready(Tile::One)?, ready(Tile::Eight)?);
+        let per_workgroup = |tile| match member.pack {
+            Pack::Cpu => row_groups(kind, tile),
+            Pack::Subgroup => 1,
+        };
+        let [one_groups, eight_groups] =
+            [Tile::One, Tile::Eight].map(|tile| groups.div_ceil(per_workgroup(tile)));
+        Ok(Self { input: kind, rows, offset, one: (one, one_groups), eight: (eight, eight_groups) })
     }
 }
 
@@ -220,6 +230,7 @@ fn bindings(
     pack: Pack,
     storage: Storage,
     input_kind: InputKind,
+    tile: Tile,
     weights: &Weights,
     input: &Activations,
     output: &Region,
@@ -231,7 +242,7 @@ fn bindings(
             bindings.extend(weights.scales.clone().map(|scales| (1, Bound::Storage(scales))));
             match input_kind {
                 InputKind::Float => bindings.push((2, Bound::Storage(input.values.clone()))),
-                InputKind::Int8 => {
+                InputKind::Int8 | InputKind::Int16 => {
                     bindings.push((2, Bound::Storage(input.codes.clone())));
                     bindings.push((3, Bound::Storage(input.scales.clone())));
                 }
@@ -239,17 +250,19 @@ fn bindings(
         }
         Pack::Cpu => {
             bindings.push((0, Bound::Texels(weights.codes.clone(), Format::R32G32B32A32_UINT)));
-            let scale_format = match storage.scales {
-                lavalane_shaders::ScaleKind::Half => Format::R32_UINT,
-                lavalane_shaders::ScaleKind::Float => Format::R32G32_UINT,
-                lavalane_shaders::ScaleKind::FloatPer16 => Format::R32G32B32A32_UINT,
+            // With codes, the kernel for one token fetches the scales of two blocks at a time.
+            let pairs = tile == Tile::One && input_kind != InputKind::Float;
+            let scale_format = match (storage.scales, pairs) {
+                (ScaleKind::Half, false) => Format::R32_UINT,
+                (ScaleKind::Half, true) | (ScaleKind::Float, false) => Format::R32G32_UINT,
+                (ScaleKind::Float, true) | (ScaleKind::FloatPer16, _) => Format::R32G32B32A32_UINT,
             };
             bindings.extend(weights.scales.clone().map(|scales| (1, Bound::Texels(scales, scale_format))));
             match input_kind {
                 InputKind::Float => {
                     bindings.push((2, Bound::Texels(input.values.clone(), Format::R32G32B32A32_SFLOAT)));
                 }
-                InputKind::Int8 => {
+                InputKind::Int8 | InputKind::Int16 => {
                     bindings.push((2, Bound::Texels(input.codes.clone(), Format::R32G32B32A32_UINT)));
                     bindings.push((3, Bound::Texels(input.scales.clone(), Format::R32G32B32A32_SFLOAT)));
                 }

@@ -14,6 +14,7 @@ mod forward;
 mod group;
 mod host_memory;
 mod matrix;
+mod pace;
 mod pages;
 mod pipelines;
 mod profile;

@@ -2,13 +2,16 @@
 //! so that a step of the same shape is the same commands.
 
 use super::group::Program;
+use super::pace::Team;
 
 /// How many programs are kept.
-const KEPT_MAX: usize = 32;
+const KEPT_MAX: usize = 48;
 
 /// What a step's commands depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StepShape {
+    /// Who computes it.
+    pub(super) team: Team,
     /// Rows that run through the layers.
     pub(super) rows: usize,
     /// Rows whose logits are computed with them.

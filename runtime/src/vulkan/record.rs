@@ -1,7 +1,9 @@
 //! Recording a step: the order of its kernels, and what is passed to each.
 
 use super::build::{attention_on_texels, attention_queries};
-use super::forward::{Forward, Layer, NormPush, STORE_FLOAT, STORE_INT8, USE_ROW_MAP, store_flags};
+use super::forward::{
+    Forward, Layer, NormPush, RopeAppend, STORE_FLOAT, STORE_INT8, STORE_INT16, USE_ROW_MAP, store_flags,
+};
 use super::group::{Along, GroupRecorder, Stage};
 use super::matrix::Matrix;
 use crate::model::Activation;
@@ -14,6 +16,17 @@ struct RopePush {
     kv_heads: u32,
     rotated: u32,
     flags: u32,
+    epsilon: f32,
+    query_scale: f32,
+    angles_offset: u32,
+}
+
+#[derive(Clone, Copy, BufferContents)]
+#[repr(C)]
+struct RopePartPush {
+    heads: u32,
+    kv_heads: u32,
+    rotated: u32,
     epsilon: f32,
     query_scale: f32,
     angles_offset: u32,
@@ -75,18 +88,39 @@ impl Forward {
         layer.qkv.multiply(recorder, rows);
         recorder.barrier();
         let rope = &shape.ropes[shape.rope_of_layer[index]];
-        let push = RopePush {
-            heads: shape.heads as u32,
-            kv_heads: shape.kv_heads as u32,
-            rotated: 2 * rope.inverse_frequencies.len() as u32,
-            flags: layer.rope_flags,
-            epsilon: shape.epsilon,
-            query_scale: shape.attention_scale,
-            angles_offset: self.angles_offset(shape.rope_of_layer[index]) as u32,
-        };
-        let grid = [rows, shape.heads + 2 * shape.kv_heads];
+        let rotated = 2 * rope.inverse_frequencies.len() as u32;
+        let angles_offset = self.angles_offset(shape.rope_of_layer[index]) as u32;
+        let (heads, kv_heads) = (shape.heads as u32, shape.kv_heads as u32);
         recorder.stage("RoPE and KV append");
-        recorder.dispatch(&layer.rope_append, push, grid, Along::longer(grid));
+        match &layer.rope_append {
+            RopeAppend::Joint(stage, flags) => {
+                let push = RopePush {
+                    heads,
+                    kv_heads,
+                    rotated,
+                    flags: *flags,
+                    epsilon: shape.epsilon,
+                    query_scale: shape.attention_scale,
+                    angles_offset,
+                };
+                let grid = [rows, shape.heads + 2 * shape.kv_heads];
+                recorder.dispatch(stage, push, grid, Along::longer(grid));
+            }
+            RopeAppend::Parts(stages) => {
+                let push = RopePartPush {
+                    heads,
+                    kv_heads,
+                    rotated,
+                    epsilon: shape.epsilon,
+                    query_scale: shape.attention_scale,
+                    angles_offset,
+                };
+                for (stage, heads) in stages.iter().zip([shape.heads, shape.kv_heads, shape.kv_heads]) {
+                    let grid = [rows, heads];
+                    recorder.dispatch(stage, push, grid, Along::longer(grid));
+                }
+            }
+        }
         recorder.barrier();
         let push = AttentionPush {
             heads: shape.heads as u32,
@@ -129,7 +163,10 @@ impl Forward {
     }
 
     fn activate(&self, recorder: &mut GroupRecorder<'_>, stage: &Stage, push: ActivatePush, rows: usize) {
-        debug_assert!(push.flags & (STORE_INT8 | STORE_FLOAT) != 0, "some activations are stored");
+        debug_assert!(
+            push.flags & (STORE_INT8 | STORE_INT16 | STORE_FLOAT) != 0,
+            "some activations are stored"
+        );
         let blocks = (push.width as usize).div_ceil(lavalane_shaders::BLOCK);
         let grid = [blocks.div_ceil(self.group.first().lanes()), rows];
         recorder.stage("activation");

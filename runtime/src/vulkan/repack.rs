@@ -77,18 +77,12 @@ impl Storage {
         texels * lanes * 4
     }
 
-    /// Lays `sources`, one after another, `columns` wide each, in groups of `lanes` rows; the rows are
-    /// padded with zeros to whole multiples of `groups_multiple` groups.
-    pub(crate) fn repack(
-        self,
-        sources: &[SourceRows<'_>],
-        columns: usize,
-        lanes: usize,
-        groups_multiple: usize,
-    ) -> Repacked {
+    /// Lays `sources`, one after another, `columns` wide each, in groups of `lanes` rows; the
+    /// last group is padded with zeros.
+    pub(crate) fn repack(self, sources: &[SourceRows<'_>], columns: usize, lanes: usize) -> Repacked {
         let blocks = columns.div_ceil(BLOCK);
         let rows: usize = sources.iter().map(|source| source.rows).sum();
-        let groups = rows.div_ceil(lanes).next_multiple_of(groups_multiple);
+        let groups = rows.div_ceil(lanes);
         let mut target = Target {
             storage: self,
             blocks,

@@ -67,6 +67,14 @@ impl Shape {
                 description.head_dim
             )));
         }
+        for (what, width) in
+            [("hidden states", description.hidden), ("the feed-forward", description.feed_forward)]
+        {
+            if !width.is_multiple_of(4) {
+                let reason = format!("{what} are {width} wide; they must be a multiple of 4");
+                return Err(VulkanError::Unsupported(reason));
+            }
+        }
         let mut ropes = Vec::new();
         let mut rope_of_layer = Vec::new();
         let range = options.layers.unwrap_or_else(|| whole(model));
@@ -135,7 +143,7 @@ impl Buffers {
             queries: floats("rotated queries", rows * shape.attended_width(), Home::Device)?,
             attended: floats("attention's output", rows * shape.attended_width(), Home::Device)?,
             activations: Activations {
-                codes: group.region("int8 activations", blocks * BLOCK, Home::Device)?,
+                codes: group.region("activations' codes", blocks * BLOCK * 2, Home::Device)?,
                 scales: group.region("activation scales", blocks * 16, Home::Device)?,
                 values: group.region("f32 activations", blocks * BLOCK * 4, Home::Device)?,
             },

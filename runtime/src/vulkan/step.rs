@@ -2,13 +2,17 @@
 
 use super::error::VulkanError;
 use super::forward::Forward;
-use super::group::Program;
+use super::group::{Meetings, Program};
+use super::pace::Team;
 use super::profile::{Profile, StageTime};
 use super::programs::StepShape;
 use crate::batch::PageCopy;
 use crate::ids::PageId;
 use crate::model::RopeSettings;
 use crate::session::LengthSlot;
+
+/// How often a profile is tried before the machine counts as too busy for it.
+const PROFILE_TRIES: usize = 50;
 
 /// Which rows of a lane have their logits read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,15 +142,15 @@ impl Forward {
         if copies.is_empty() {
             return Ok(());
         }
-        let mut recorder = self.group.record()?;
+        let mut recorder = self.group.record(Team::One, 1)?;
         for copy in copies {
             for layer in &self.layers {
                 layer.copy_page(&mut recorder, self.shape.kv_page_bytes, copy.from.index(), copy.to.index());
             }
             // A later copy may read what an earlier one wrote.
-            recorder.barrier_of_first();
+            recorder.barrier();
         }
-        self.group.run(&recorder.finish()?)
+        self.group.run(&recorder.finish()?).map(drop)
     }
 
     /// Runs the layers, and the head for as many of the `wanted` rows as the logits buffer holds.
@@ -156,23 +160,39 @@ impl Forward {
         wanted: usize,
         profile: Option<Profile>,
     ) -> Result<Vec<StageTime>, VulkanError> {
-        let shape = StepShape { rows, logit_rows: wanted.min(self.shape.logit_rows_max) };
+        let logit_rows = wanted.min(self.shape.logit_rows_max);
         if profile.is_some() {
-            let program = self.record_step(shape, profile)?;
-            self.group.run(&program)?;
-            return program.profile().map_or(Ok(Vec::new()), Profile::times);
+            let program = self.record_step(StepShape { team: Team::All, rows, logit_rows }, profile)?;
+            for _ in 0..PROFILE_TRIES {
+                if self.group.run(&program)? != Meetings::Missed {
+                    return program.profile().map_or(Ok(Vec::new()), Profile::times);
+                }
+            }
+            return Err(VulkanError::Busy);
         }
-        let program = match self.programs.take(shape) {
-            Some(program) => program,
-            None => self.record_step(shape, None)?,
-        };
-        self.group.run(&program)?;
-        self.programs.put(shape, program);
-        Ok(Vec::new())
+        // A step's result depends only on what it does not change itself, so that it may be run again.
+        loop {
+            let shape = StepShape { team: self.pace.team(), rows, logit_rows };
+            let program = match self.programs.take(shape) {
+                Some(program) => program,
+                None => self.record_step(shape, None)?,
+            };
+            let meetings = self.group.run(&program)?;
+            self.programs.put(shape, program);
+            match meetings {
+                Meetings::Held { waited_share } if shape.team == Team::All => self.pace.met(waited_share),
+                Meetings::Held { .. } => {}
+                Meetings::Missed => {
+                    self.pace.missed();
+                    continue;
+                }
+            }
+            return Ok(Vec::new());
+        }
     }
 
     fn record_step(&self, shape: StepShape, profile: Option<Profile>) -> Result<Program, VulkanError> {
-        let mut recorder = self.group.record()?;
+        let mut recorder = self.group.record(shape.team, shape.rows)?;
         if let Some(profile) = profile {
             recorder.take_times(profile);
         }
@@ -197,7 +217,7 @@ impl Forward {
         while logits.len() < wanted {
             let count = (wanted - logits.len()).min(self.shape.logit_rows_max);
             if !logits.is_empty() {
-                let mut recorder = self.group.record()?;
+                let mut recorder = self.group.record(Team::One, count)?;
                 self.record_head(&mut recorder, head, logits.len(), count);
                 self.group.run(&recorder.finish()?)?;
             }

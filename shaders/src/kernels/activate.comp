@@ -1,13 +1,20 @@
 #version 450
 // Stores a row of values as activations: as they are (attention's output), or gated for the
-// feed-forward: activation(gate) * up. One lane is one block of 32 values.
+// feed-forward: activation(gate) * up. One lane is one block of 32 values; all widths are multiples of 4.
+// With TEXELS, the source is a texel buffer, which software drivers are faster at.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "activations.glsl"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LANES = 8u;
 
-layout(set = 0, binding = 0) readonly buffer Source { float source[]; }; // [row][stride]
+#if TEXELS
+layout(set = 0, binding = 0) uniform samplerBuffer source_texels;         // [row][stride / 4]
+#define SOURCE(at) texelFetch(source_texels, int(at))
+#else
+layout(set = 0, binding = 0) readonly buffer Source { vec4 source[]; };
+#define SOURCE(at) source[at]
+#endif
 layout(set = 0, binding = 1) writeonly buffer Codes { uvec4 codes[]; };
 layout(set = 0, binding = 2) writeonly buffer Scales { vec4 scales[]; };
 layout(set = 0, binding = 3) writeonly buffer Values { vec4 values[]; };
@@ -26,16 +33,16 @@ layout(push_constant) uniform Push {
 #include "store_activations.glsl"
 
 // x * sigmoid(x)
-float silu(float x) {
-    precise float result = x / (1.0 + exp(-x));
+vec4 silu(vec4 x) {
+    precise vec4 result = x / (1.0 + exp(-x));
     return result;
 }
 
 // The tanh approximation of GELU, with tanh(u) = 1 - 2 / (exp(2u) + 1).
-float gelu(float x) {
-    precise float u = 0.7978845608028654 * (x + 0.044715 * x * x * x);
-    precise float hyperbolic = 1.0 - 2.0 / (exp(2.0 * clamp(u, -15.0, 15.0)) + 1.0);
-    precise float result = 0.5 * x * (1.0 + hyperbolic);
+vec4 gelu(vec4 x) {
+    precise vec4 u = 0.7978845608028654 * (x + 0.044715 * x * x * x);
+    precise vec4 hyperbolic = 1.0 - 2.0 / (exp(2.0 * clamp(u, -15.0, 15.0)) + 1.0);
+    precise vec4 result = 0.5 * x * (1.0 + hyperbolic);
     return result;
 }
 
@@ -44,14 +51,16 @@ void main() {
     uint block = (gl_WorkGroupID.x + push.base_x) * LANES + gl_LocalInvocationID.x;
     uint row = gl_WorkGroupID.y + push.base_y;
     if (block >= blocks) return;
-    float block_values[32];
-    [[unroll]] for (uint i = 0u; i < 32u; i++) {
-        uint at = block * 32u + i;
-        precise float value = 0.0;
-        if (at < push.width) {
-            value = source[row * push.stride + at];
-            if ((push.flags & GATE_SILU) != 0u) value = silu(value) * source[row * push.stride + push.up_offset + at];
-            if ((push.flags & GATE_GELU) != 0u) value = gelu(value) * source[row * push.stride + push.up_offset + at];
+    uint quads = push.width / 4u;
+    vec4 block_values[8];
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        uint quad = block * 8u + i;
+        uint at = row * (push.stride / 4u) + quad;
+        precise vec4 value = vec4(0.0);
+        if (quad < quads) {
+            value = SOURCE(at);
+            if ((push.flags & GATE_SILU) != 0u) value = silu(value) * SOURCE(at + push.up_offset / 4u);
+            if ((push.flags & GATE_GELU) != 0u) value = gelu(value) * SOURCE(at + push.up_offset / 4u);
         }
         block_values[i] = value;
     }

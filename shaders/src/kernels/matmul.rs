@@ -1,9 +1,9 @@
-//! Twin of `matmul_int8_cpu.comp`, `matmul_float_cpu.comp` and `matmul_subgroup.comp`: one row of a matrix
-//! times one row of activations. The three kernels share the terms and differ in the order of their sum:
+//! Twin of `matmul_int16_one_cpu.comp`, `matmul_int16_eight_cpu.comp`, `matmul_float_cpu.comp` and
+//! `matmul_subgroup.comp`: one row of a matrix times one row of activations. The kernels share the terms and differ in the order of their sum:
 //! the `cpu` pack adds the blocks in order ([`in_order`]), the `subgroup` pack adds every SLICES-th block
 //! into a slice and then the slices ([`by_slices`]).
 
-use super::store_activations::Int8Block;
+use super::store_activations::CodeBlock;
 use crate::{BLOCK, ScaleKind};
 
 /// 32 weights of one row as the kernels read them: weight `k` is `scale * codes[k] + minimum`.
@@ -22,10 +22,10 @@ impl WeightBlock {
     }
 }
 
-/// What a block of 32 weights adds, with int8 activations:
+/// What a block of 32 weights adds, with activations as codes:
 /// `scale * (input scale * sum(code * input code)) + minimum * (input scale * sum(input code))`,
 /// the sums in whole numbers; for [`ScaleKind::FloatPer16`] each half by itself, then both.
-pub fn int8_term(scales: ScaleKind, weights: &WeightBlock, input: &Int8Block) -> f32 {
+pub fn code_term(scales: ScaleKind, weights: &WeightBlock, input: &CodeBlock) -> f32 {
     let dot = |from: usize| -> i32 {
         (from..from + 16).map(|k| weights.codes[k] * i32::from(input.codes[k])).sum()
     };

@@ -85,7 +85,7 @@ void main() {
         for (int quad = 0; quad < 8; quad++) {
             vec4 inputs = texelFetch(input_values, ((tile * blocks + block) * 8 + quad) * 8 + tile_row);
             vec4 weights[ROW_GROUPS];
-            FOR_GROUPS weights[group] = weights_of(first_group + group, blocks, block, quad, lane);
+            FOR_GROUPS weights[group] = weights_of(min(first_group + group, (int(push.rows) - 1) / LANES), blocks, block, quad, lane);
 #define ADD(token) { float x = OF_TOKEN(input_value, token); \
     FOR_GROUPS { precise float term = weights[group][PART] * x; sums[group * TOKENS + token] += term; } }
 #define PART 0

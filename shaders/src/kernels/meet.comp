@@ -1,30 +1,32 @@
 #version 450
 // Where the members of a device group wait for one another: each runs this kernel once between two steps
 // that depend on each other, and goes on when all have come. Members share the buffer's memory.
-// The wait is bounded, because software drivers end a loop after 65,535 turns and go on as if it were
-// done: a member that waits too long says so in `broken`, then nobody waits any more, and the host runs
-// the whole program again.
+// The wait is bounded: a member that waits too long says so in `broken`, then nobody waits any more, and
+// the host computes the step otherwise. (Software drivers end a loop after 65,535 turns anyway.)
 #extension GL_EXT_control_flow_attributes : require
 layout(local_size_x = 1) in;
 
 layout(set = 0, binding = 0) buffer Meeting {
     uint arrived; // how many have come, over all meetings of a run
     uint broken;  // not 0 once a member has given up
+    uint waited;  // turns waited, over all members and meetings of a run
 };
 
 layout(push_constant) uniform Push {
-    uint expected; // how many have come when this meeting is over
+    uint expected;  // how many have come when this meeting is over
+    uint turns_max; // at most 60,000
 } push;
-#define TURNS_MAX 60000u
-#define LOOKS 16
+#define LOOKS 8
 
 void main() {
-    // Atomic reads: an ordinary one might be kept in a register.
     if (atomicAdd(arrived, 1u) + 1u >= push.expected) return;
+    // Atomic reads: an ordinary one might be kept in a register.
     bool met = false;
-    for (uint turn = 0u; turn < TURNS_MAX && !met; turn++) {
+    uint turn = 0u;
+    for (; turn < push.turns_max && !met; turn++) {
         [[unroll]] for (int look = 0; look < LOOKS; look++) met = met || atomicAdd(arrived, 0u) >= push.expected;
         met = met || atomicAdd(broken, 0u) != 0u;
     }
     if (!met) atomicOr(broken, 1u);
+    atomicAdd(waited, turn);
 }

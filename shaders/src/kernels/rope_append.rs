@@ -1,4 +1,4 @@
-//! Twin of `rope_append.comp`: what becomes of one head's values between the projection and attention.
+//! Twin of `rope_append.comp` and `rope_append_cpu.comp`: what becomes of one head's values between the projection and attention.
 
 use super::sum_by_halving;
 
@@ -14,8 +14,10 @@ pub enum Pairs {
 /// What is done to a head; each step only where it is given, in this order.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
-    /// Lanes of the workgroup, a power of two; lane `l` adds the squares of values `l`, `l + lanes`, ….
+    /// Lanes of the workgroup, a power of two.
     pub lanes: usize,
+    /// How many neighbours a lane takes at a time: lane `l` adds the squares of the runs `l`, `l + lanes`, ….
+    pub run: usize,
     /// Added to the values, as many as they.
     pub bias: Option<&'a [f32]>,
     /// Weight and epsilon of the norm over the head.
@@ -34,7 +36,7 @@ pub fn head(values: &[f32], settings: &Head<'_>) -> Vec<f32> {
     if let Some((weight, epsilon)) = settings.norm {
         let mut partials = vec![0.0; settings.lanes];
         for (at, value) in values.iter().enumerate() {
-            partials[at % settings.lanes] += value * value;
+            partials[at / settings.run % settings.lanes] += value * value;
         }
         let scale = 1.0 / (sum_by_halving(partials) / values.len() as f32 + epsilon).sqrt();
         values.iter_mut().zip(weight).for_each(|(value, weight)| *value = *value * scale * weight);

@@ -1,43 +1,62 @@
-// Writes one block of 32 activations of one row: as int8 codes with their scale, as f32, or both.
-// Needs buffers `codes` (uvec4[]), `scales` (vec4[]), `values` (vec4[]), and activations.glsl.
+// Writes one block of 32 activations of one row: as int8 or int16 codes with their scale, as f32, or in
+// several of these ways. Needs buffers `codes` (uvec4[]), `scales` (vec4[]), `values` (vec4[]), and
+// activations.glsl. A step stores codes of one kind only.
 #define STORE_INT8 1u
 #define STORE_FLOAT 2u
+#define STORE_INT16 64u
 
-void store_block(uint kinds, uint row, uint blocks, uint block, float block_values[32]) {
+// A block's scale, alone and times the sums of its codes.
+void store_scales(uint row, uint blocks, uint block, float scale, ivec2 half_sums) {
+    precise vec4 sums = vec4(
+        scale,
+        scale * float(half_sums.x),
+        scale * float(half_sums.y),
+        scale * float(half_sums.x + half_sums.y));
+    scales[scale_texel(row, blocks, block)] = sums;
+}
+
+ivec4 codes_of(vec4 block_values, float inverse) {
+    precise vec4 scaled = block_values * inverse;
+    return ivec4(roundEven(scaled));
+}
+
+int sum_of(ivec4 four) { return four.x + four.y + four.z + four.w; }
+
+void store_block(uint kinds, uint row, uint blocks, uint block, vec4 block_values[8]) {
     if ((kinds & STORE_FLOAT) != 0u) {
-        [[unroll]] for (uint quad = 0u; quad < 8u; quad++) {
-            values[value_texel(row, blocks, block, quad)] = vec4(
-                block_values[quad * 4u], block_values[quad * 4u + 1u],
-                block_values[quad * 4u + 2u], block_values[quad * 4u + 3u]);
-        }
+        [[unroll]] for (uint quad = 0u; quad < 8u; quad++) values[value_texel(row, blocks, block, quad)] = block_values[quad];
     }
-    if ((kinds & STORE_INT8) != 0u) {
-        float largest = 0.0;
-        [[unroll]] for (uint i = 0u; i < 32u; i++) largest = max(largest, abs(block_values[i]));
-        // A block whose scale would be denormal is taken as zero: denormals slow CPUs down a lot.
-        bool empty = largest < 1.0e-30;
-        precise float scale = empty ? 0.0 : largest / 127.0;
-        precise float inverse = empty ? 0.0 : 127.0 / largest;
-        int half_sums[2] = int[2](0, 0);
+    if ((kinds & (STORE_INT8 | STORE_INT16)) == 0u) return;
+    vec4 largest_of = abs(block_values[0]);
+    [[unroll]] for (uint quad = 1u; quad < 8u; quad++) largest_of = max(largest_of, abs(block_values[quad]));
+    float largest = max(max(largest_of.x, largest_of.y), max(largest_of.z, largest_of.w));
+    // A block whose scale would be denormal is taken as zero: denormals slow CPUs down a lot.
+    bool empty = largest < 1.0e-30;
+    float most = (kinds & STORE_INT16) != 0u ? 32767.0 : 127.0;
+    precise float scale = empty ? 0.0 : largest / most;
+    precise float inverse = empty ? 0.0 : most / largest;
+    ivec2 half_sums = ivec2(0);
+    ivec4 block_codes[8];
+    [[unroll]] for (uint quad = 0u; quad < 8u; quad++) {
+        block_codes[quad] = codes_of(block_values[quad], inverse);
+        half_sums[quad / 4u] += sum_of(block_codes[quad]);
+    }
+    if ((kinds & STORE_INT16) != 0u) {
+        [[unroll]] for (uint quarter = 0u; quarter < 4u; quarter++) {
+            uvec4 first = uvec4(block_codes[quarter * 2u]), last = uvec4(block_codes[quarter * 2u + 1u]);
+            codes[wide_code_texel(row, blocks, block, quarter)] = uvec4(
+                (first.x & 0xffffu) | (first.y << 16), (first.z & 0xffffu) | (first.w << 16),
+                (last.x & 0xffffu) | (last.y << 16), (last.z & 0xffffu) | (last.w << 16));
+        }
+    } else {
         [[unroll]] for (uint half_index = 0u; half_index < 2u; half_index++) {
-            uvec4 packed = uvec4(0u);
+            uvec4 packed;
             [[unroll]] for (uint word = 0u; word < 4u; word++) {
-                uint bits = 0u;
-                [[unroll]] for (uint byte = 0u; byte < 4u; byte++) {
-                    precise float scaled = block_values[half_index * 16u + word * 4u + byte] * inverse;
-                    int code = int(roundEven(scaled));
-                    half_sums[half_index] += code;
-                    bits |= (uint(code) & 255u) << (8u * byte);
-                }
-                packed[word] = bits;
+                uvec4 four = uvec4(block_codes[half_index * 4u + word]) & 255u;
+                packed[word] = four.x | (four.y << 8) | (four.z << 16) | (four.w << 24);
             }
             codes[code_texel(row, blocks, block, half_index)] = packed;
         }
-        precise vec4 sums = vec4(
-            scale,
-            scale * float(half_sums[0]),
-            scale * float(half_sums[1]),
-            scale * float(half_sums[0] + half_sums[1]));
-        scales[scale_texel(row, blocks, block)] = sums;
     }
+    store_scales(row, blocks, block, scale, half_sums);
 }

@@ -1,9 +1,9 @@
 //! The kernel that stores activations, gated or as they are.
 
-use super::bench::{Bench, assert_near, check_int8, storage, take_values};
+use super::bench::{Bench, assert_near, check_codes, storage, take_values};
 use super::norm::activation_bits;
 use super::sources::Random;
-use crate::vulkan::forward::{STORE_FLOAT, STORE_INT8};
+use crate::vulkan::forward::STORE_FLOAT;
 use crate::vulkan::matrix::Activations;
 use crate::vulkan::record::{GATE_GELU, GATE_SILU};
 use lavalane_shaders::twins::activate::{gelu, silu};
@@ -19,11 +19,14 @@ fn run(bench: &mut Bench, rows: &[Vec<f32>], width: usize, flags: u32) -> Activa
     let source = bench.filled(&rows.concat());
     let activations = bench.activations(rows.len(), width);
     let Activations { codes, scales, values } = &activations;
-    let bindings = storage(&[&source, codes.first(), scales.first(), values.first()]);
-    let push = [width as u32, stride as u32, (stride - width) as u32, flags | STORE_INT8 | STORE_FLOAT];
+    let mut bindings = vec![(0, bench.floats(&source))];
+    let stored = storage(&[codes.first(), scales.first(), values.first()]);
+    bindings.extend(stored.into_iter().map(|(number, binding)| (number + 1, binding)));
+    let flags = flags | bench.codes().flag | STORE_FLOAT;
+    let push = [width as u32, stride as u32, (stride - width) as u32, flags];
     let lanes = bench.member().lanes();
     let groups = [width.div_ceil(BLOCK).div_ceil(lanes), rows.len(), 1];
-    bench.dispatch(Kernel::Activate, &[(0, lanes as u32)], &bindings, push, groups);
+    bench.dispatch(Kernel::Activate(bench.reads()), &[(0, lanes as u32)], &bindings, push, groups);
     activations
 }
 
@@ -58,7 +61,7 @@ fn check(flags: u32, expected: fn(f32, f32) -> f32, exact: fn(f64, f64) -> f64) 
                     assert_near(twin, exact as f32, allowed(TOLERANCE), &what);
                 }
                 assert!(values[width..].iter().all(|&value| value.to_bits() == 0), "{what}: padding");
-                check_int8(&activations, row, width, &what);
+                check_codes(&activations, bench.codes(), row, width, &what);
             }
         }
     });
@@ -68,7 +71,7 @@ fn check(flags: u32, expected: fn(f32, f32) -> f32, exact: fn(f64, f64) -> f64) 
 pub(super) fn stored_bits(bench: &mut Bench, rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
     let width = rows[0].len() / 2;
     let activations = run(bench, rows, width, GATE_SILU);
-    (0..rows.len()).map(|row| activation_bits(&activations, row, width)).collect()
+    (0..rows.len()).map(|row| activation_bits(&activations, bench.codes(), row, width)).collect()
 }
 
 #[test]

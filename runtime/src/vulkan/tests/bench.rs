@@ -4,14 +4,17 @@
 use crate::vulkan::buffers::{Home, read};
 use crate::vulkan::device::{DeviceChoice, Member, Pack};
 use crate::vulkan::error::VulkanError;
+use crate::vulkan::forward::{STORE_INT8, STORE_INT16};
 use crate::vulkan::group::{Group, GroupPipelines, GroupRecorder};
 use crate::vulkan::matrix::Activations;
+use crate::vulkan::pace::Team;
 use crate::vulkan::pipelines::{Binding, Pipelines, Specialised};
 use crate::vulkan::recorder::Recorder;
 use crate::vulkan::region::Region;
-use lavalane_shaders::twins::store_activations::{Int8Block, blocks_of, store_int8};
-use lavalane_shaders::{BLOCK, Kernel, TILE_ROWS};
+use lavalane_shaders::twins::store_activations::{CodeBlock, blocks_of, store_codes};
+use lavalane_shaders::{BLOCK, InputKind, Kernel, Reads, TILE_ROWS};
 use vulkano::buffer::{BufferContents, Subbuffer};
+use vulkano::format::Format;
 
 /// A byte that makes NaN of every float and -1 of every code.
 const GARBAGE: u8 = 0xff;
@@ -44,6 +47,32 @@ impl Bench {
         self.group.first()
     }
 
+    /// By what the pack's kernels read values.
+    pub(super) fn reads(&self) -> Reads {
+        match self.member().pack {
+            Pack::Cpu => Reads::Texels,
+            Pack::Subgroup => Reads::Storage,
+        }
+    }
+
+    /// A buffer of f32 as the pack's kernels read it.
+    pub(super) fn floats(&self, buffer: &Subbuffer<[u8]>) -> Binding {
+        match self.reads() {
+            Reads::Texels => self.texels(buffer, Format::R32G32B32A32_SFLOAT),
+            Reads::Storage => Binding::Storage(buffer.clone()),
+        }
+    }
+
+    /// A buffer as texels.
+    pub(super) fn texels(&self, buffer: &Subbuffer<[u8]>, format: Format) -> Binding {
+        Binding::Texels(self.member().view(buffer, format).unwrap())
+    }
+
+    /// The codes that the pack keeps activations in.
+    pub(super) fn codes(&self) -> Codes {
+        Codes::of(self.member().pack)
+    }
+
     /// A buffer of `bytes` bytes of garbage.
     pub(super) fn garbage(&self, bytes: usize) -> Subbuffer<[u8]> {
         self.filled(&vec![GARBAGE; bytes])
@@ -61,7 +90,7 @@ impl Bench {
     pub(super) fn activations(&self, rows: usize, width: usize) -> Activations {
         let blocks = rows.next_multiple_of(TILE_ROWS) * width.div_ceil(BLOCK);
         Activations {
-            codes: Region::single(self.garbage(blocks * BLOCK)),
+            codes: Region::single(self.garbage(blocks * BLOCK * 2)),
             scales: Region::single(self.garbage(blocks * 16)),
             values: Region::single(self.garbage(blocks * BLOCK * 4)),
         }
@@ -76,7 +105,7 @@ impl Bench {
 
     /// Records for the group and waits for the end.
     pub(super) fn run_group(&self, record: impl FnOnce(&mut GroupRecorder<'_>)) {
-        let mut recorder = self.group.record().unwrap();
+        let mut recorder = self.group.record(Team::All, 1).unwrap();
         record(&mut recorder);
         self.group.run(&recorder.finish().unwrap()).unwrap();
     }
@@ -94,6 +123,53 @@ impl Bench {
         let pipeline = self.pipelines.get(self.group.first(), what).unwrap();
         let set = self.member().set(&pipeline, bindings).unwrap();
         self.run(|recorder| recorder.dispatch(&pipeline, &set, push, groups.map(|count| count as u32)));
+    }
+}
+
+/// How a pack keeps activations.
+#[derive(Clone, Copy)]
+pub(super) struct Codes {
+    /// int8 or int16.
+    pub(super) kind: InputKind,
+    /// The largest code.
+    pub(super) most: i16,
+    /// The flag of kernels that store them.
+    pub(super) flag: u32,
+    /// Codes of a texel.
+    per_texel: usize,
+}
+
+impl Codes {
+    pub(super) fn of(pack: Pack) -> Self {
+        match pack {
+            Pack::Cpu => Self { kind: InputKind::Int16, most: i16::MAX, flag: STORE_INT16, per_texel: 8 },
+            Pack::Subgroup => {
+                Self { kind: InputKind::Int8, most: i8::MAX.into(), flag: STORE_INT8, per_texel: 16 }
+            }
+        }
+    }
+
+    /// Texels of a block.
+    fn parts(self) -> usize {
+        BLOCK / self.per_texel
+    }
+
+    /// A texel's codes as bytes.
+    fn bytes(self, codes: &[i16]) -> Vec<u8> {
+        match self.kind {
+            InputKind::Int16 => codes.iter().flat_map(|code| code.to_le_bytes()).collect(),
+            _ => codes.iter().map(|&code| code as i8 as u8).collect(),
+        }
+    }
+
+    /// A texel's codes out of its bytes.
+    fn codes(self, bytes: &[u8]) -> Vec<i16> {
+        match self.kind {
+            InputKind::Int16 => {
+                bytes.as_chunks::<2>().0.iter().map(|&bytes| i16::from_le_bytes(bytes)).collect()
+            }
+            _ => bytes.iter().map(|&byte| i16::from(byte as i8)).collect(),
+        }
     }
 }
 
@@ -118,8 +194,8 @@ impl Place {
     }
 }
 
-/// Puts rows of `width` values into activation buffers, as int8 and as f32.
-pub(super) fn put_activations(activations: &Activations, rows: &[Vec<f32>]) {
+/// Puts rows of `width` values into activation buffers, as codes and as f32.
+pub(super) fn put_activations(activations: &Activations, kind: Codes, rows: &[Vec<f32>]) {
     let mut codes = activations.codes.first().write().unwrap();
     let mut scales = activations.scales.first().write().unwrap();
     let mut values = activations.values.first().write().unwrap();
@@ -127,11 +203,10 @@ pub(super) fn put_activations(activations: &Activations, rows: &[Vec<f32>]) {
         let blocks = row_values.len().div_ceil(BLOCK);
         for (block, block_values) in blocks_of(row_values).enumerate() {
             let place = Place { row, blocks, block };
-            let stored = store_int8(&block_values);
-            for half in 0..2 {
-                let at = place.byte(2, half);
-                let half_codes = &stored.codes[half * 16..(half + 1) * 16];
-                codes[at..at + 16].copy_from_slice(bytemuck::cast_slice(half_codes));
+            let stored = store_codes(&block_values, kind.most);
+            for (part, texel_codes) in stored.codes.chunks(kind.per_texel).enumerate() {
+                let at = place.byte(kind.parts(), part);
+                codes[at..at + 16].copy_from_slice(&kind.bytes(texel_codes));
             }
             let at = place.byte(1, 0);
             scales[at..at + 16].copy_from_slice(bytemuck::bytes_of(&stored.scales));
@@ -153,35 +228,36 @@ pub(super) fn take_values(activations: &Activations, row: usize, width: usize) -
     texels.flat_map(|at| bytemuck::pod_read_unaligned::<[f32; 4]>(&values[at..at + 16])).collect()
 }
 
-/// The int8 activations of a row of `width` values.
-pub(super) fn take_int8(activations: &Activations, row: usize, width: usize) -> Vec<Int8Block> {
+/// The codes of a row of `width` values.
+pub(super) fn take_codes(activations: &Activations, kind: Codes, row: usize, width: usize) -> Vec<CodeBlock> {
     let codes = activations.codes.first().read().unwrap();
     let scales = activations.scales.first().read().unwrap();
     let blocks = width.div_ceil(BLOCK);
     let take = |block| {
         let place = Place { row, blocks, block };
-        let (first, last, scale) = (place.byte(2, 0), place.byte(2, 1), place.byte(1, 0));
-        let mut block_codes = [0; BLOCK];
-        block_codes[..16].copy_from_slice(bytemuck::cast_slice(&codes[first..first + 16]));
-        block_codes[16..].copy_from_slice(bytemuck::cast_slice(&codes[last..last + 16]));
+        let texels = (0..kind.parts()).map(|part| place.byte(kind.parts(), part));
+        let block_codes: Vec<i16> = texels.flat_map(|at| kind.codes(&codes[at..at + 16])).collect();
+        let scale = place.byte(1, 0);
         let scales = bytemuck::pod_read_unaligned(&scales[scale..scale + 16]);
-        Int8Block { codes: block_codes, scales }
+        CodeBlock { codes: block_codes.try_into().unwrap(), scales }
     };
     (0..blocks).map(take).collect()
 }
 
-/// Asserts that what a kernel stored as int8 is what it stored as f32, rounded. A driver may divide less
-/// than exactly, so a code may be the neighbour where the value lies half-way between two.
-pub(super) fn check_int8(activations: &Activations, row: usize, width: usize, what: &str) {
+/// Asserts that what a kernel stored as codes is what it stored as f32, rounded. A driver may divide less
+/// than exactly, so a code may be the neighbour where the value lies half-way between two, as far as the
+/// quotient's own rounding reaches.
+pub(super) fn check_codes(activations: &Activations, kind: Codes, row: usize, width: usize, what: &str) {
     let values = take_values(activations, row, width);
     for (block, (stored, values)) in
-        take_int8(activations, row, width).iter().zip(values.as_chunks::<BLOCK>().0).enumerate()
+        take_codes(activations, kind, row, width).iter().zip(values.as_chunks::<BLOCK>().0).enumerate()
     {
-        let twin = store_int8(values);
+        let twin = store_codes(values, kind.most);
         let what = format!("{what}, row {row}, block {block}");
         for (k, (code, twin_code)) in stored.codes.into_iter().zip(twin.codes).enumerate() {
             let exact = f64::from(values[k]) / f64::from(twin.scales[0]).max(f64::MIN_POSITIVE);
-            let is_tie = ((exact - exact.trunc()).abs() - 0.5).abs() < 1e-4;
+            let reach = 1e-6 * f64::from(kind.most);
+            let is_tie = ((exact - exact.trunc()).abs() - 0.5).abs() < reach.max(1e-4);
             assert!(
                 code == twin_code || is_tie && code.abs_diff(twin_code) == 1,
                 "{what}: code {k} is {code}, the twin's {twin_code} of {exact}"

@@ -1,6 +1,6 @@
 //! Matrices of every tensor type times activations.
 
-use super::bench::{Bench, bits, put_activations};
+use super::bench::{Bench, Codes, bits, put_activations};
 use super::sources::{Random, Rows};
 use crate::quant::TensorType;
 use crate::vulkan::device::Pack;
@@ -9,8 +9,8 @@ use crate::vulkan::matrix::{Matrix, SLICES, input_kind};
 use crate::vulkan::region::Region;
 use crate::vulkan::repack::{Repacked, SourceRows, Storage};
 use half::f16;
-use lavalane_shaders::twins::matmul::{WeightBlock, add_float_terms, by_slices, in_order, int8_term};
-use lavalane_shaders::twins::store_activations::{Int8Block, blocks_of, store_int8};
+use lavalane_shaders::twins::matmul::{WeightBlock, add_float_terms, by_slices, code_term, in_order};
+use lavalane_shaders::twins::store_activations::{CodeBlock, blocks_of, store_codes};
 use lavalane_shaders::{BLOCK, CodeKind, InputKind, ScaleKind};
 
 /// A row of weights as the kernels read it, taken out of the repacked words by the layouts of
@@ -57,7 +57,9 @@ impl TwinRow {
 
     fn times(&self, pack: Pack, kind: InputKind, row: &TwinInput) -> f32 {
         let add = |sum: f32, block: usize| match kind {
-            InputKind::Int8 => sum + int8_term(self.storage.scales, &self.quantised[block], &row.int8[block]),
+            InputKind::Int8 | InputKind::Int16 => {
+                sum + code_term(self.storage.scales, &self.quantised[block], &row.codes[block])
+            }
             InputKind::Float => add_float_terms(sum, &self.weights[block], &row.values[block]),
         };
         match pack {
@@ -99,14 +101,14 @@ fn scales(
 /// A row of activations as the kernels read it.
 pub(super) struct TwinInput {
     values: Vec<[f32; BLOCK]>,
-    int8: Vec<Int8Block>,
+    codes: Vec<CodeBlock>,
 }
 
 impl TwinInput {
-    pub(super) fn new(row: &[f32]) -> Self {
+    pub(super) fn new(row: &[f32], codes: Codes) -> Self {
         let values: Vec<_> = blocks_of(row).collect();
-        let int8 = values.iter().map(store_int8).collect();
-        Self { values, int8 }
+        let codes = values.iter().map(|values| store_codes(values, codes.most)).collect();
+        Self { values, codes }
     }
 }
 
@@ -122,11 +124,13 @@ pub(super) fn twin(
     let mut rows = Vec::new();
     for tensor in tensors {
         let storage = Storage::of(tensor.tensor_type);
-        let repacked = storage.repack(&[tensor.source()], blocks * BLOCK, lanes, 1);
+        let repacked = storage.repack(&[tensor.source()], blocks * BLOCK, lanes);
         rows.extend((0..tensor.rows).map(|row| TwinRow::new(storage, &repacked, blocks, lanes, row)));
     }
-    let times =
-        |row: &TwinRow, input| row.times(bench.member().pack, input_kind(row.storage, precision), input);
+    let times = |row: &TwinRow, input| {
+        let kind = input_kind(bench.member().pack, row.storage, precision);
+        row.times(bench.member().pack, kind, input)
+    };
     inputs.iter().map(|input| rows.iter().map(|row| times(row, input)).collect()).collect()
 }
 
@@ -148,7 +152,7 @@ impl<'a> Ready<'a> {
     ) -> Self {
         let rows: usize = tensors.iter().map(|tensor| tensor.rows).sum();
         let activations = bench.activations(inputs.len(), columns);
-        put_activations(&activations, inputs);
+        put_activations(&activations, bench.codes(), inputs);
         let output = Region::single(bench.garbage(inputs.len() * rows * 4));
         let sources: Vec<SourceRows<'_>> = tensors.iter().map(Rows::source).collect();
         let Bench { group, group_pipelines, .. } = &mut *bench;
@@ -174,14 +178,15 @@ fn check(bench: &mut Bench, tensors: &[Rows], columns: usize, precision: Precisi
         tensors.iter().map(|tensor| format!("{} rows of {}", tensor.rows, tensor.tensor_type)).collect();
     let what = format!("{:?}, {precision:?}, {} by {columns}", bench.member().pack, what.join(" and "));
     let inputs = Random::new(columns as u64).rows(33, columns);
-    let twin_inputs: Vec<TwinInput> = inputs.iter().map(|row| TwinInput::new(row)).collect();
+    let twin_inputs: Vec<TwinInput> = inputs.iter().map(|row| TwinInput::new(row, bench.codes())).collect();
     let twins = twin(bench, tensors, precision, &twin_inputs);
     for (token, results) in twins.iter().enumerate() {
         let mut row = 0;
         for tensor in tensors {
             for weights in tensor.weights.chunks_exact(columns) {
-                let int8 = input_kind(Storage::of(tensor.tensor_type), precision) == InputKind::Int8;
-                let bound = Bound::of(weights, &inputs[token], &twin_inputs[token], int8);
+                let kind = input_kind(bench.member().pack, Storage::of(tensor.tensor_type), precision);
+                let coded = kind != InputKind::Float;
+                let bound = Bound::of(weights, &inputs[token], &twin_inputs[token], coded);
                 let apart = (f64::from(results[row]) - bound.exact).abs();
                 assert!(
                     apart <= bound.error,
@@ -215,15 +220,15 @@ struct Bound {
 }
 
 impl Bound {
-    /// An int8 activation is off by at most half its block's scale; and every product and sum in f32 may
+    /// An activation kept as a code is off by at most half its block's scale; and every product and sum in f32 may
     /// round, in proportion to the sum of magnitudes.
-    fn of(weights: &[f32], input: &[f32], stored: &TwinInput, int8: bool) -> Self {
+    fn of(weights: &[f32], input: &[f32], stored: &TwinInput, coded: bool) -> Self {
         let (mut exact, mut magnitudes, mut rounding) = (0.0, 0.0, 0.0);
         for (k, (&weight, &input)) in weights.iter().zip(input).enumerate() {
             exact += f64::from(weight) * f64::from(input);
             magnitudes += f64::from(weight).abs() * (f64::from(input).abs() + 1e-30);
-            if int8 {
-                rounding += f64::from(weight).abs() * f64::from(stored.int8[k / BLOCK].scales[0]) * 0.501;
+            if coded {
+                rounding += f64::from(weight).abs() * f64::from(stored.codes[k / BLOCK].scales[0]) * 0.501;
             }
         }
         // Codes and minimums of a type may cancel: a weight's parts are larger than itself by 16 at most.

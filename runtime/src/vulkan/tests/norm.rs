@@ -1,9 +1,10 @@
 //! The norm kernel.
 
-use super::bench::{Bench, assert_near, bits, check_int8, storage, take_int8, take_values};
+use super::bench::{Bench, Codes, assert_near, bits, check_codes, storage, take_codes, take_values};
 use super::sources::Random;
-use crate::vulkan::forward::{ADD_DELTA, NORM_DELTA, STORE_FLOAT, STORE_INT8, USE_ROW_MAP};
+use crate::vulkan::forward::{ADD_DELTA, NORM_DELTA, STORE_FLOAT, USE_ROW_MAP};
 use crate::vulkan::matrix::Activations;
+use crate::vulkan::pipelines::Binding;
 use lavalane_shaders::twins::norm::{Norm, norm};
 use lavalane_shaders::{BLOCK, Kernel};
 use vulkano::buffer::Subbuffer;
@@ -44,19 +45,19 @@ impl Case {
         let delta = bench.filled(&self.delta.concat());
         let (weight, post_weight) = (bench.filled(&self.weight), bench.filled(&self.post_weight));
         let Activations { codes, scales, values } = &activations;
-        let bindings = storage(&[
-            &residual,
-            &delta,
-            &weight,
-            &post_weight,
-            codes.first(),
-            scales.first(),
-            values.first(),
-            &row_map,
-        ]);
+        let mut bindings = vec![
+            (0, Binding::Storage(residual.clone())),
+            (1, bench.floats(&delta)),
+            (2, bench.floats(&weight)),
+            (3, bench.floats(&post_weight)),
+            (7, Binding::Storage(row_map)),
+            (8, bench.floats(&residual)),
+        ];
+        let stored = storage(&[codes.first(), scales.first(), values.first()]);
+        bindings.extend(stored.into_iter().map(|(number, binding)| (number + 4, binding)));
         let push = [width as u32, flags, EPSILON.to_bits(), 1];
         let constants = [(0, bench.member().lanes() as u32)];
-        bench.dispatch(Kernel::Norm, &constants, &bindings, push, [map.len(), 1, 1]);
+        bench.dispatch(Kernel::Norm(bench.reads()), &constants, &bindings, push, [map.len(), 1, 1]);
         (residual, activations)
     }
 
@@ -78,7 +79,7 @@ impl Case {
 fn check(width: usize, flags: u32, map: &[u32]) {
     Bench::for_each_pack(|bench| {
         let case = Case::new(Random::new(3).rows(9, width));
-        let stored = flags | STORE_INT8 | STORE_FLOAT;
+        let stored = flags | bench.codes().flag | STORE_FLOAT;
         let (residual, activations) = case.run(bench, stored, map);
         let residual = bits(&residual, 9 * width);
         for row in 0..9 {
@@ -108,7 +109,7 @@ fn check(width: usize, flags: u32, map: &[u32]) {
                     / (mean + f64::from(EPSILON)).sqrt();
                 assert_near(normalised[place], exact as f32, 1e-5 * exact.abs() as f32, &what);
             }
-            check_int8(&activations, at, width, &what);
+            check_codes(&activations, bench.codes(), at, width, &what);
         }
     });
 }
@@ -118,19 +119,21 @@ pub(super) fn stored_bits(bench: &mut Bench, rows: &[Vec<f32>]) -> Vec<Vec<u32>>
     let width = rows[0].len();
     let case = Case::new(rows.to_vec());
     let map: Vec<u32> = (0..rows.len() as u32).collect();
-    let (residual, activations) = case.run(bench, ADD_DELTA | NORM_DELTA | STORE_INT8 | STORE_FLOAT, &map);
+    let codes = bench.codes();
+    let (residual, activations) = case.run(bench, ADD_DELTA | NORM_DELTA | codes.flag | STORE_FLOAT, &map);
     let residual = bits(&residual, rows.len() * width);
     let row_bits = |row| {
-        [&residual[row * width..(row + 1) * width], &activation_bits(&activations, row, width)].concat()
+        [&residual[row * width..(row + 1) * width], &activation_bits(&activations, codes, row, width)]
+            .concat()
     };
     (0..rows.len()).map(row_bits).collect()
 }
 
-/// The bits of a row's activations, int8 and f32.
-pub(super) fn activation_bits(activations: &Activations, row: usize, width: usize) -> Vec<u32> {
+/// The bits of a row's activations, codes and f32.
+pub(super) fn activation_bits(activations: &Activations, codes: Codes, row: usize, width: usize) -> Vec<u32> {
     let mut bits: Vec<u32> =
         take_values(activations, row, width).iter().map(|value| value.to_bits()).collect();
-    for block in take_int8(activations, row, width) {
+    for block in take_codes(activations, codes, row, width) {
         bits.extend(block.codes.map(|code| code as u32));
         bits.extend(block.scales.map(f32::to_bits));
     }

@@ -6,9 +6,11 @@ use super::same_bits::DIFFERENT_ROWS;
 use super::sources::Random;
 use crate::vulkan::buffers::read;
 use crate::vulkan::forward::{ADD_BIAS, NORM_HEADS, ROTATE_PAIRS};
+use crate::vulkan::pipelines::Binding;
 use half::f16;
 use lavalane_shaders::twins::rope_append::{Head, Pairs, head};
-use lavalane_shaders::{CacheKind, Kernel, PAGE_TOKENS};
+use lavalane_shaders::{CacheKind, Kernel, PAGE_TOKENS, Reads};
+use vulkano::format::Format;
 
 const EPSILON: f32 = 1e-6;
 const QUERY_SCALE: f32 = 0.125;
@@ -94,7 +96,7 @@ impl Case {
         let mut cache = Cache::new(self.kind, self.kv_heads, self.width, pages);
         let query_values = self.rows.len() * self.heads * self.width;
         // Another layer's angles come first.
-        let angles = [vec![[f32::NAN; 2]; 3], self.angles().concat()].concat();
+        let angles = [vec![[f32::NAN; 2]; 4], self.angles().concat()].concat();
         let [source, bias, head_norm] =
             [self.source().concat(), self.bias(), self.head_norm()].map(|values| bench.filled(&values));
         let (rows, tables) = (bench.filled(&self.rows), bench.filled(&self.tables));
@@ -102,21 +104,36 @@ impl Case {
         let queries = bench.garbage(query_values * 4);
         let lengths = bench.filled(&[NO_LENGTH; 4]);
         let angles = bench.filled(&angles);
-        let bindings = storage(&[
-            &source, &bias, &head_norm, &angles, &rows, &tables, &queries, &keys, &values, &lengths,
-        ]);
-        let push = [
-            self.heads as u32,
-            self.kv_heads as u32,
-            self.rotated as u32,
-            self.flags,
-            EPSILON.to_bits(),
-            QUERY_SCALE.to_bits(),
-            3,
-        ];
-        let constants = [(0, bench.member().lanes() as u32), (1, self.width as u32)];
-        let groups = [self.rows.len(), self.joint_heads(), 1];
-        bench.dispatch(Kernel::RopeAppend(self.kind), &constants, &bindings, push, groups);
+        let floats = [EPSILON.to_bits(), QUERY_SCALE.to_bits()];
+        let sizes = [self.heads as u32, self.kv_heads as u32, self.rotated as u32];
+        if bench.reads() == Reads::Texels {
+            for (part, heads) in [self.heads, self.kv_heads, self.kv_heads].into_iter().enumerate() {
+                let cached = if part == 2 { &values } else { &keys };
+                let bindings = [
+                    (0, bench.floats(&source)),
+                    (1, bench.floats(&bias)),
+                    (2, bench.floats(&head_norm)),
+                    (3, bench.floats(&angles)),
+                    (4, bench.texels(&rows, Format::R32G32B32A32_UINT)),
+                    (5, bench.texels(&tables, Format::R32_UINT)),
+                    (6, Binding::Storage(queries.clone())),
+                    (7, Binding::Storage(cached.clone())),
+                    (9, Binding::Storage(lengths.clone())),
+                ];
+                let push = [sizes[0], sizes[1], sizes[2], floats[0], floats[1], 4];
+                let constants = [(1, self.width as u32), (2, part as u32), (3, self.flags)];
+                let groups = [self.rows.len(), heads, 1];
+                bench.dispatch(Kernel::RopeAppendCpu(self.kind), &constants, &bindings, push, groups);
+            }
+        } else {
+            let bindings = storage(&[
+                &source, &bias, &head_norm, &angles, &rows, &tables, &queries, &keys, &values, &lengths,
+            ]);
+            let push = [sizes[0], sizes[1], sizes[2], self.flags, floats[0], floats[1], 4];
+            let constants = [(0, bench.member().lanes() as u32), (1, self.width as u32)];
+            let groups = [self.rows.len(), self.joint_heads(), 1];
+            bench.dispatch(Kernel::RopeAppend(self.kind), &constants, &bindings, push, groups);
+        }
         cache.keys = read(&keys, cache.keys.len()).unwrap();
         cache.values = read(&values, cache.values.len()).unwrap();
         let queries = read(&queries, query_values).unwrap();
@@ -135,6 +152,7 @@ impl Case {
         };
         let settings = Head {
             lanes: bench.member().lanes(),
+            run: if bench.reads() == Reads::Texels { 4 } else { 1 },
             bias: (self.flags & ADD_BIAS != 0).then_some(&bias[own.clone()]),
             norm: (self.flags & NORM_HEADS != 0 && !is_value).then_some((weight, EPSILON)),
             rotation: (!is_value).then_some((pairs, &angles[row])),

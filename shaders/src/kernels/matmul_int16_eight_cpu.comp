@@ -1,0 +1,92 @@
+#version 450
+// Matrix times activations for CPU devices, 8 tokens at a time: int16 activations, 4- or 8-bit weights.
+// One lane is one output row; a workgroup takes ROW_GROUPS groups of LANES rows and one tile of 8 tokens.
+// A lane fetches the activations of the token of its own number, and each token's are then shuffled to all
+// lanes. The terms and their order are those of matmul_int16_one_cpu.comp: same row, same bits.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#include "weights.glsl"
+#include "matmul_int16_cpu.glsl"
+
+#define TOKENS 8
+#define FOR_TOKENS [[unroll]] for (int token = 0; token < TOKENS; token++)
+
+void main() {
+    const int lane = int(gl_LocalInvocationID.x);
+    const int first_group = int(gl_WorkGroupID.x + push.base_x) * ROW_GROUPS;
+    const int tile = int(gl_WorkGroupID.y + push.base_y);
+    const int blocks = int(push.blocks);
+    // The last workgroup may have fewer groups of its own: it computes some twice and stores them once.
+    int groups[ROW_GROUPS];
+    FOR_GROUPS groups[group] = min(first_group + group, (int(push.rows) - 1) / LANES);
+
+    precise float sums[ROW_GROUPS * TOKENS];
+    for (int i = 0; i < ROW_GROUPS * TOKENS; i++) sums[i] = 0.0;
+
+    for (int block = 0; block < blocks; block++) {
+        const int input_block = tile * blocks + block;
+        int dots[ROW_GROUPS * TOKENS];
+        for (int i = 0; i < ROW_GROUPS * TOKENS; i++) dots[i] = 0;
+        uvec4 packed[ROW_GROUPS];
+#if CODE_KIND == CODES_4BIT
+        FOR_GROUPS packed[group] = texelFetch(weight_codes, (groups[group] * blocks + block) * LANES + lane);
+#define FETCH(quarter)
+#define WEIGHT(group, quarter, i) int((packed[group][quarter] >> (4 * (i))) & 15u)
+#else
+#define FETCH(quarter) if ((quarter & 1) == 0) FOR_GROUPS packed[group] = texelFetch(weight_codes, ((groups[group] * blocks + block) * 2 + (quarter >> 1)) * LANES + lane);
+#define WEIGHT(group, quarter, i) (int(packed[group][(quarter & 1) * 2 + ((i) >> 2)] << (24 - 8 * ((i) & 3))) >> 24)
+#endif
+#define QUARTER(quarter) { \
+    FETCH(quarter) \
+    uvec4 words = texelFetch(input_codes, (input_block * 4 + quarter) * 8 + lane); \
+    [[unroll]] for (int i = 0; i < 8; i++) { \
+        int input_code = (i & 1) == 0 ? int(words[i >> 1] << 16) >> 16 : int(words[i >> 1]) >> 16; \
+        int weights[ROW_GROUPS]; \
+        FOR_GROUPS weights[group] = WEIGHT(group, quarter, i); \
+        FOR_TOKENS { \
+            int x = OF_LANE(input_code, token); \
+            FOR_GROUPS dots[group * TOKENS + token] += weights[group] * x; \
+        } \
+    } }
+        QUARTER(0)
+        QUARTER(1)
+#if SCALE_KIND == SCALES_FLOAT_PER_16
+        int first_dots[ROW_GROUPS * TOKENS];
+        for (int i = 0; i < ROW_GROUPS * TOKENS; i++) { first_dots[i] = dots[i]; dots[i] = 0; }
+#endif
+        QUARTER(2)
+        QUARTER(3)
+
+        vec4 input_scale = texelFetch(input_scales, input_block * 8 + lane);
+        FOR_GROUPS {
+#if SCALE_KIND == SCALES_HALF
+            vec2 scale = unpackHalf2x16(texelFetch(weight_scales, ((groups[group] * ((blocks + 3) >> 2) + (block >> 2)) * LANES + lane) * 4 + (block & 3)).x);
+#elif SCALE_KIND == SCALES_FLOAT
+            vec2 scale = uintBitsToFloat(texelFetch(weight_scales, ((groups[group] * ((blocks + 1) >> 1) + (block >> 1)) * LANES + lane) * 2 + (block & 1)).xy);
+#else
+            vec4 scale = uintBitsToFloat(texelFetch(weight_scales, (groups[group] * blocks + block) * LANES + lane));
+#endif
+            FOR_TOKENS {
+                float input_factor = OF_LANE(input_scale.x, token);
+#if SCALE_KIND == SCALES_FLOAT_PER_16
+                precise float first = scale.x * (input_factor * float(first_dots[group * TOKENS + token])) + scale.y * OF_LANE(input_scale.y, token);
+                precise float last = scale.z * (input_factor * float(dots[group * TOKENS + token])) + scale.w * OF_LANE(input_scale.z, token);
+                precise float term = first + last;
+#else
+                precise float term = scale.x * (input_factor * float(dots[group * TOKENS + token])) + scale.y * OF_LANE(input_scale.w, token);
+#endif
+                sums[group * TOKENS + token] += term;
+            }
+        }
+    }
+
+    FOR_GROUPS {
+        uint row = uint((first_group + group) * LANES + lane);
+        FOR_TOKENS {
+            uint at = uint(tile * TOKENS + token);
+            if (row < push.rows && at < push.tokens) result[at * push.stride + push.offset + row] = sums[group * TOKENS + token];
+        }
+    }
+}
