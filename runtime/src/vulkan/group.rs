@@ -148,7 +148,8 @@ impl Group {
         let mut group = Self { members, meeting: None, shared: Mutex::default() };
         let words = group.region("a device group's meeting", MEETING_WORDS * 4, Home::Upload)?;
         let mut pipelines = GroupPipelines::default();
-        let what = Specialised { kernel: Kernel::Meet, constants: Vec::new() };
+        let constants = vec![(0, group.first().lanes() as u32)];
+        let what = Specialised { kernel: Kernel::Meet, constants };
         let stage = group.stage(&mut pipelines, what, &[(0, Bound::Storage(words.clone()))])?;
         group.meeting = Some(Meeting { words, stage, turn_seconds: 0.0 });
         group.test_meetings()?;

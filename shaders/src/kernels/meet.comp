@@ -4,7 +4,8 @@
 // The wait is bounded: a member that waits too long says so in `broken`, then nobody waits any more, and
 // the host computes the step otherwise. (Software drivers end a loop after 65,535 turns anyway.)
 #extension GL_EXT_control_flow_attributes : require
-layout(local_size_x = 1) in;
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LANES = 8u; // equals the subgroup size
 
 layout(set = 0, binding = 0) buffer Meeting {
     uint arrived; // how many have come, over all meetings of a run
@@ -19,6 +20,8 @@ layout(push_constant) uniform Push {
 #define LOOKS 8
 
 void main() {
+    // The other lanes must be there: software drivers run a loop on while a lane that is not has not left it.
+    if (gl_LocalInvocationID.x != 0u) return;
     if (atomicAdd(arrived, 1u) + 1u >= push.expected) return;
     // Atomic reads: an ordinary one might be kept in a register.
     bool met = false;
