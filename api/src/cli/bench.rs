@@ -134,7 +134,7 @@ fn print_stages(arguments: &BenchArguments, model: Arc<Model>) -> Result<(), Com
     let (precision, kv_type) = (device.precision(), device.kv_type());
     let mut runner = WindowRunner::new(model, device.choice(), precision, kv_type, 128, 128)?;
     for rows in [1, 8, 128] {
-        let times = stage_times(&mut runner, rows)?;
+        let times = stage_times(&mut runner, rows, 0)?;
         let total: f64 = times.iter().map(|time| time.seconds).sum();
         println!("time per kernel, a step of {rows} rows: {:.2} ms on the device", total * 1e3);
         for time in times {

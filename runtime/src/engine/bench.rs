@@ -153,12 +153,17 @@ pub fn decode_rate(
     Ok(median(rates))
 }
 
-/// The time per kernel of one step of `rows` rows of one sequence, after one step to warm up.
+/// The time per kernel of one step of `rows` rows of one sequence from position `from` on, after one such
+/// step to warm up.
 ///
 /// # Errors
 /// A step fails, or the device takes no timestamps.
-pub fn stage_times(runner: &mut WindowRunner, rows: usize) -> Result<Vec<StageTime>, BenchError> {
-    let prompt = prompt(rows, runner.vocabulary());
+pub fn stage_times(
+    runner: &mut WindowRunner,
+    rows: usize,
+    from: usize,
+) -> Result<Vec<StageTime>, BenchError> {
+    let prompt = prompt(from + rows, runner.vocabulary());
     runner.feed(&prompt, 0)?;
-    Ok(runner.profile(&prompt)?)
+    Ok(runner.profile(&prompt[from..], from)?)
 }

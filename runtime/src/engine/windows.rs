@@ -89,19 +89,19 @@ impl WindowRunner {
         Ok(logits)
     }
 
-    /// The time of each kind of stage of a step that feeds `tokens` from position 0 on and reads the last
-    /// row's logits.
+    /// The time of each kind of stage of a step that feeds `tokens` from position `from` on (what lies before
+    /// must have run) and reads the last row's logits.
     ///
     /// # Errors
     /// The device's; also where it takes no timestamps.
     ///
     /// # Panics
     /// When the tokens are more than a slice.
-    pub fn profile(&mut self, tokens: &[TokenId]) -> Result<Vec<StageTime>, VulkanError> {
+    pub fn profile(&mut self, tokens: &[TokenId], from: usize) -> Result<Vec<StageTime>, VulkanError> {
         let hidden = self.model.embed_all(tokens);
         let lane = StepLane {
             slot: LengthSlot(0),
-            position: 0,
+            position: from,
             pages: &self.pages,
             hidden,
             logits: RowLogits::Last,

@@ -179,7 +179,7 @@ impl Group {
 
     /// The seconds that a turn of waiting takes: the first member waits for nobody.
     fn measure_turn(&self) -> Result<f64, VulkanError> {
-        let mut recorder = self.record(Team::All, TURNS_MAX / 4)?;
+        let mut recorder = self.record(Team::All, TURNS_MAX)?;
         recorder.recorders.truncate(1);
         recorder.barrier();
         // The others have nothing to do.
@@ -189,7 +189,7 @@ impl Group {
         let program = recorder.finish()?;
         let start = Instant::now();
         self.run(&program)?;
-        Ok(start.elapsed().as_secs_f64() / (TURNS_MAX / 4) as f64)
+        Ok(start.elapsed().as_secs_f64() / TURNS_MAX as f64)
     }
 
     /// The members.
