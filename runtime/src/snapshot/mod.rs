@@ -1,7 +1,7 @@
 //! Snapshots: the KV of a sequence's tokens outside of the device, to be restored into another session, on
 //! another lane, or after a restart.
 //!
-//! [`Image`] is one snapshot in memory, [`format`] its bytes in a file, [`SnapshotStore`] a folder of them
+//! [`Image`] is one snapshot in memory, [`mod@format`] its bytes in a file, [`SnapshotStore`] a folder of them
 //! that is searched by the tokens of a prompt. What is restored was made by an executor of an equal
 //! [`SnapshotIdentity`], and so is what would have been computed, to the bit; anything else is refused with
 //! the reason, or replayed from its tokens where the caller says so.

@@ -55,7 +55,8 @@ pub struct DeviceChoice {
     /// The pack; `None` takes the device's own.
     pub pack: Option<Pack>,
     /// How many members a device group has: instances of a software device, one core each. `None` takes
-    /// one per core where [`software_threads`] says that devices run their work inline, and one otherwise.
+    /// one per core where [`software_threads`](super::software_threads) says that devices run their work
+    /// inline, and one otherwise.
     pub members: Option<usize>,
 }
 
