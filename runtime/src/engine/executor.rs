@@ -1,16 +1,16 @@
 //! A model on Vulkan as a batch executor: batches are cut between lanes into submissions, and an answer
 //! tells for every lane whether it ran.
 
+use super::account::{Account, cut_by, draw, row_logits};
 use super::{EngineError, EngineOptions, MemoryPlan};
 use crate::batch::{
-    BatchDone, BatchExecutor, BatchFaultCause, BatchOutcome, ExecutorLimits, IterationBatch, LaneFault,
-    LaneFaultCause, LaneOutcome, LaneWork, LogitsUse, PageCopy, PageTransferError, PartialBatchError,
+    BatchDone, BatchExecutor, BatchFaultCause, ExecutorLimits, IterationBatch, LaneFault, LaneFaultCause,
+    LaneOutcome, LaneWork, PageCopy, PageTransferError,
 };
 use crate::ids::{LaneId, PageId};
 use crate::model::Model;
-use crate::sampling::Sampled;
 use crate::snapshot::{Digest, SnapshotIdentity};
-use crate::vulkan::{DeviceReport, Forward, ForwardOptions, Pack, RowLogits, StepLane, VulkanError};
+use crate::vulkan::{DeviceReport, Forward, ForwardOptions, Pack, StepLane, VulkanError};
 use lavalane_shaders::PAGE_TOKENS;
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -26,15 +26,6 @@ pub struct VulkanExecutor {
     limits: ExecutorLimits,
     /// Made when it is first asked for, since that reads the model's file.
     identity: OnceLock<SnapshotIdentity>,
-}
-
-/// What became of a batch's lanes so far.
-#[derive(Default)]
-struct Account {
-    ran: Vec<LaneOutcome>,
-    faulted: Vec<LaneFault>,
-    not_run: Vec<LaneId>,
-    cut: Option<BatchFaultCause>,
 }
 
 impl VulkanExecutor {
@@ -145,11 +136,7 @@ impl VulkanExecutor {
                 position: work.from.tokens(),
                 pages: work.session.pages(),
                 hidden: self.model.embed_all(&work.tokens),
-                logits: match work.logits {
-                    LogitsUse::None => RowLogits::None,
-                    LogitsUse::SampleLast => RowLogits::Last,
-                    LogitsUse::PredictAll => RowLogits::All,
-                },
+                logits: row_logits(work.logits),
             })
             .collect();
         let result = forward.step(copies, &lanes)?;
@@ -174,12 +161,7 @@ fn finish(work: &mut LaneWork, logits: &[Vec<f32>], device: usize) -> Result<Lan
             device,
         });
     }
-    let sampler = work.session.sampler();
-    let sampled: Option<Vec<Sampled>> = match work.logits {
-        LogitsUse::None => Some(Vec::new()),
-        LogitsUse::SampleLast => logits.iter().map(|row| sampler.draw(row, to)).collect(),
-        LogitsUse::PredictAll => sampler.draw_each(work.from, &work.tokens, logits),
-    };
+    let sampled = draw(work.session.sampler(), work.logits, work.from, &work.tokens, logits);
     let sampled = sampled.ok_or(LaneFaultCause::LogitsNotFinite)?;
     work.session.advance(work.tokens.len());
     Ok(LaneOutcome { lane: work.lane, from: work.from, to, sampled })
@@ -235,13 +217,7 @@ impl BatchExecutor for VulkanExecutor {
             self.forward = None;
         }
         let sessions = runnable.into_iter().chain(refused).map(|work| (work.lane, work.session)).collect();
-        let whole = account.faulted.is_empty() && account.not_run.is_empty();
-        let result = if whole {
-            Ok(BatchOutcome { batch: id, ran: account.ran })
-        } else {
-            let cause = account.cut.unwrap_or(BatchFaultCause::Lanes);
-            Err(PartialBatchError::new(id, &lanes, account.ran, account.faulted, account.not_run, cause))
-        };
+        let result = account.answer(id, &lanes);
         BatchDone { result, sessions }
     }
 
@@ -303,12 +279,5 @@ fn refused(error: VulkanError) -> PageTransferError {
     match error {
         VulkanError::DeviceLost(reason) => PageTransferError::DeviceLost(reason),
         other => PageTransferError::Device(other.to_string()),
-    }
-}
-
-fn cut_by(error: VulkanError, submission: usize) -> BatchFaultCause {
-    match error {
-        VulkanError::DeviceLost(reason) => BatchFaultCause::DeviceLost(reason),
-        other => BatchFaultCause::Submission { submission, reason: other.to_string() },
     }
 }

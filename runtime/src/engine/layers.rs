@@ -4,14 +4,13 @@
 //! back as those of a whole model do, and a batch of frames is accounted for in the same way.
 
 use super::EngineError;
-use crate::batch::{
-    BatchFaultCause, BatchOutcome, LaneFault, LaneFaultCause, LaneOutcome, LogitsUse, PartialBatchError,
-};
+use super::account::{Account, cut_by, draw, row_logits};
+use crate::batch::{BatchOutcome, LaneFault, LaneFaultCause, LaneOutcome, LogitsUse, PartialBatchError};
 use crate::frame::{ElementType, Frame, Frontier, Made, SequenceId};
 use crate::ids::{BatchId, LaneId, LayerRange, TokenId};
 use crate::model::Model;
 use crate::session::Session;
-use crate::vulkan::{Forward, ForwardOptions, RowLogits, StepLane, VulkanError};
+use crate::vulkan::{Forward, ForwardOptions, StepLane};
 use lavalane_shaders::PAGE_TOKENS;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -125,7 +124,7 @@ impl LayerRunner {
         }
         let FrameBatch { id, work } = batch;
         let lanes: Vec<LaneId> = work.iter().map(|work| work.lane).collect();
-        let mut account = Account::default();
+        let mut account = FrameAccount::default();
         let (mut runnable, mut states) = (Vec::new(), Vec::new());
         for work in work {
             match self.states(&work) {
@@ -138,7 +137,7 @@ impl LayerRunner {
         }
         let mut waiting = runnable.into_iter().zip(states).peekable();
         let mut submission = 0;
-        while waiting.peek().is_some() && account.cut.is_none() {
+        while waiting.peek().is_some() && account.lanes.cut.is_none() {
             let mut rows = 0;
             let mut part = Vec::new();
             let rows_max = self.forward.rows_max();
@@ -184,33 +183,27 @@ impl LayerRunner {
     }
 
     /// Runs one submission and settles its lanes.
-    fn submit(&mut self, part: Vec<(FrameWork, Vec<f32>)>, submission: usize, account: &mut Account) {
-        let step: Vec<StepLane<'_>> = part
-            .iter()
-            .map(|(work, states)| StepLane {
-                slot: work.session.slot(),
-                position: work.session.length().tokens(),
-                pages: work.session.pages(),
-                hidden: states.clone(),
-                logits: match work.logits {
-                    LogitsUse::None => RowLogits::None,
-                    LogitsUse::SampleLast => RowLogits::Last,
-                    LogitsUse::PredictAll => RowLogits::All,
-                },
-            })
-            .collect();
-        let result = match self.forward.step(&[], &step) {
+    fn submit(&mut self, part: Vec<(FrameWork, Vec<f32>)>, submission: usize, account: &mut FrameAccount) {
+        let (works, states): (Vec<FrameWork>, Vec<Vec<f32>>) = part.into_iter().unzip();
+        let step = works.iter().zip(states).map(|(work, hidden)| StepLane {
+            slot: work.session.slot(),
+            position: work.session.length().tokens(),
+            pages: work.session.pages(),
+            hidden,
+            logits: row_logits(work.logits),
+        });
+        let step: Vec<StepLane<'_>> = step.collect();
+        let result = self.forward.step(&[], &step);
+        drop(step);
+        let result = match result {
             Ok(result) => result,
             Err(error) => {
-                account.cut = Some(match error {
-                    VulkanError::DeviceLost(reason) => BatchFaultCause::DeviceLost(reason),
-                    other => BatchFaultCause::Submission { submission, reason: other.to_string() },
-                });
-                return part.into_iter().for_each(|(work, _)| account.skip(work));
+                account.lanes.cut = Some(cut_by(error, submission));
+                return works.into_iter().for_each(|work| account.skip(work));
             }
         };
         let mut hidden = result.hidden.into_iter();
-        for (((work, _), logits), device) in part.into_iter().zip(&result.logits).zip(&result.lengths) {
+        for ((work, logits), device) in works.into_iter().zip(&result.logits).zip(&result.lengths) {
             self.settle(work, logits, *device, hidden.next(), account);
         }
     }
@@ -221,7 +214,7 @@ impl LayerRunner {
         logits: &[Vec<f32>],
         device: usize,
         hidden: Option<Vec<f32>>,
-        account: &mut Account,
+        account: &mut FrameAccount,
     ) {
         let count = work.frame.desc().tokens;
         let from = work.session.length();
@@ -230,12 +223,7 @@ impl LayerRunner {
             let (tracked, session) = (to.tokens(), to.tokens());
             return account.fault(work, LaneFaultCause::PositionMismatch { tracked, session, device });
         }
-        let sampler = work.session.sampler();
-        let sampled = match work.logits {
-            LogitsUse::None => Some(Vec::new()),
-            LogitsUse::SampleLast => logits.iter().map(|row| sampler.draw(row, to)).collect(),
-            LogitsUse::PredictAll => sampler.draw_each(from, &work.tokens, logits),
-        };
+        let sampled = draw(work.session.sampler(), work.logits, from, &work.tokens, logits);
         let Some(sampled) = sampled else { return account.fault(work, LaneFaultCause::LogitsNotFinite) };
         if let Some(states) = hidden.filter(|states| !states.is_empty()) {
             let made = Made {
@@ -247,41 +235,32 @@ impl LayerRunner {
             account.frames.push((work.lane, frame.expect("a step gives each row's states")));
         }
         work.session.advance(count);
-        account.ran.push(LaneOutcome { lane: work.lane, from, to, sampled });
+        account.lanes.ran.push(LaneOutcome { lane: work.lane, from, to, sampled });
         account.sessions.push((work.lane, work.session));
     }
 }
 
 /// The books of one batch of frames.
 #[derive(Default)]
-struct Account {
-    ran: Vec<LaneOutcome>,
-    faulted: Vec<LaneFault>,
-    not_run: Vec<LaneId>,
-    cut: Option<BatchFaultCause>,
+struct FrameAccount {
+    lanes: Account,
     frames: Vec<(LaneId, Frame)>,
     sessions: Vec<(LaneId, Session)>,
 }
 
-impl Account {
+impl FrameAccount {
     fn fault(&mut self, work: FrameWork, cause: LaneFaultCause) {
-        self.faulted.push(LaneFault { lane: work.lane, cause });
+        self.lanes.faulted.push(LaneFault { lane: work.lane, cause });
         self.sessions.push((work.lane, work.session));
     }
 
     fn skip(&mut self, work: FrameWork) {
-        self.not_run.push(work.lane);
+        self.lanes.not_run.push(work.lane);
         self.sessions.push((work.lane, work.session));
     }
 
     fn answer(self, id: BatchId, lanes: &[LaneId]) -> FrameBatchDone {
-        let Self { ran, faulted, not_run, cut, frames, sessions } = self;
-        let result = if ran.len() == lanes.len() {
-            Ok(BatchOutcome { batch: id, ran })
-        } else {
-            let cause = cut.unwrap_or(BatchFaultCause::Lanes);
-            Err(PartialBatchError::new(id, lanes, ran, faulted, not_run, cause))
-        };
-        FrameBatchDone { result, frames, sessions }
+        let Self { lanes: account, frames, sessions } = self;
+        FrameBatchDone { result: account.answer(id, lanes), frames, sessions }
     }
 }

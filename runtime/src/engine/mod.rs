@@ -1,6 +1,7 @@
 //! The engine of one device group: a model on Vulkan as a [`BatchExecutor`](crate::batch::BatchExecutor),
 //! with the plan of its memory.
 
+mod account;
 pub mod bench;
 mod executor;
 mod layers;
