@@ -41,6 +41,11 @@ impl Default for Start {
 }
 
 impl Start {
+    /// With a disk that does not answer reads until its gate opens.
+    fn with_reading_shut() -> Self {
+        Self { files: TestFiles { reading: Gate::shut(), ..TestFiles::open() }, ..Self::default() }
+    }
+
     fn at(&self, folder: &Folder) -> EngineHandle {
         self.try_at(folder).expect("the engine starts")
     }
@@ -224,7 +229,7 @@ fn a_disk_that_hangs_while_it_writes_holds_nobody_up() {
 fn a_request_that_waits_for_the_disk_is_overtaken_and_then_hits() {
     let folder = Folder::new();
     leave_a_snapshot(&folder);
-    let start = Start { files: TestFiles { reading: Gate::shut(), ..TestFiles::open() }, ..Start::default() };
+    let start = Start::with_reading_shut();
     let engine = start.at(&folder);
     block_on(async {
         let waiting = engine.submit(request(prompt(1, 70), 10)).await.expect("it is taken");
@@ -244,7 +249,7 @@ fn a_request_that_waits_for_the_disk_is_overtaken_and_then_hits() {
 fn a_request_whose_client_leaves_while_it_waits_for_the_disk_leaves_nothing_behind() {
     let folder = Folder::new();
     leave_a_snapshot(&folder);
-    let start = Start { files: TestFiles { reading: Gate::shut(), ..TestFiles::open() }, ..Start::default() };
+    let start = Start::with_reading_shut();
     let engine = start.at(&folder);
     block_on(async {
         let waiting = engine.submit(request(prompt(1, 70), 10)).await.expect("it is taken");
@@ -263,14 +268,12 @@ fn a_request_whose_client_leaves_while_it_waits_for_the_disk_leaves_nothing_behi
 fn a_prefix_that_is_too_long_in_coming_is_computed() {
     let folder = Folder::new();
     leave_a_snapshot(&folder);
-    let files = TestFiles { reading: Gate::shut(), ..TestFiles::open() };
-    let reading = files.reading.clone();
-    let start = Start { files, load_time_max: Duration::ZERO, ..Start::default() };
+    let start = Start { load_time_max: Duration::ZERO, ..Start::with_reading_shut() };
     let engine = start.at(&folder);
     block_on(async {
         let reply = ask(&engine, request(prompt(1, 70), 10)).await;
         assert_eq!((reply.usage().cached_tokens, &reply.tokens), (0, &expected(&request(prompt(1, 70), 10))));
-        reading.open();
+        start.files.reading.open();
         until(|| engine.statistics().kv_pages_used == 0).await;
         finish(&engine).await;
     });

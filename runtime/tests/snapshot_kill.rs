@@ -5,7 +5,7 @@
 //! killed there: no moment is left to chance.
 
 use lavalane_runtime::ids::TokenId;
-use lavalane_runtime::snapshot::files::{FileEntry, FileSystem, FolderLock, LocalFiles, NewFile};
+use lavalane_runtime::snapshot::files::{FileSystem, LocalFiles, NewFile};
 use lavalane_runtime::snapshot::{Digest, Image, Saved, SnapshotIdentity, SnapshotStore};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -58,22 +58,6 @@ impl NewFile for StoppingFile<'_> {
 }
 
 impl FileSystem for Stopping {
-    fn create_folder(&self, folder: &Path) -> io::Result<()> {
-        LocalFiles.create_folder(folder)
-    }
-
-    fn lock(&self, folder: &Path) -> io::Result<Option<Box<dyn FolderLock>>> {
-        LocalFiles.lock(folder)
-    }
-
-    fn list(&self, folder: &Path) -> io::Result<Vec<FileEntry>> {
-        LocalFiles.list(folder)
-    }
-
-    fn read(&self, path: &Path, from: u64, bytes: usize) -> io::Result<Vec<u8>> {
-        LocalFiles.read(path, from, bytes)
-    }
-
     fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile + '_>> {
         self.step();
         Ok(Box::new(StoppingFile { stopping: self, file: LocalFiles.create(path)? }))
@@ -92,10 +76,6 @@ impl FileSystem for Stopping {
     fn sync_folder(&self, folder: &Path) -> io::Result<()> {
         self.step();
         LocalFiles.sync_folder(folder)
-    }
-
-    fn touch(&self, path: &Path, at: SystemTime) -> io::Result<()> {
-        LocalFiles.touch(path, at)
     }
 }
 

@@ -1,10 +1,10 @@
 //! A disk that fails by plan, for `lavalane serve --fault`: full, or slow.
 
 use super::{FaultScript, PlannedFault};
-use lavalane_runtime::snapshot::files::{FileEntry, FileSystem, FolderLock, LocalFiles, NewFile};
+use lavalane_runtime::snapshot::files::{FileSystem, LocalFiles, NewFile};
 use std::io;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// Something that goes wrong with the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,18 +62,6 @@ impl NewFile for FaultyFile<'_> {
 }
 
 impl FileSystem for FaultyFiles {
-    fn create_folder(&self, folder: &Path) -> io::Result<()> {
-        LocalFiles.create_folder(folder)
-    }
-
-    fn lock(&self, folder: &Path) -> io::Result<Option<Box<dyn FolderLock>>> {
-        LocalFiles.lock(folder)
-    }
-
-    fn list(&self, folder: &Path) -> io::Result<Vec<FileEntry>> {
-        LocalFiles.list(folder)
-    }
-
     fn read(&self, path: &Path, from: u64, bytes: usize) -> io::Result<Vec<u8>> {
         self.slow_down();
         LocalFiles.read(path, from, bytes)
@@ -81,22 +69,6 @@ impl FileSystem for FaultyFiles {
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile + '_>> {
         Ok(Box::new(FaultyFile { file: LocalFiles.create(path)?, files: self }))
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        LocalFiles.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        LocalFiles.remove(path)
-    }
-
-    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
-        LocalFiles.sync_folder(folder)
-    }
-
-    fn touch(&self, path: &Path, at: SystemTime) -> io::Result<()> {
-        LocalFiles.touch(path, at)
     }
 }
 

@@ -1,12 +1,11 @@
 //! Folders and files of tests that keep snapshots.
 
 use lavalane_actors::testing::Gate;
-use lavalane_runtime::snapshot::files::{FileEntry, FileSystem, FolderLock, LocalFiles, NewFile};
+use lavalane_runtime::snapshot::files::{FileSystem, LocalFiles, NewFile};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::SystemTime;
 
 /// A folder of its own for each test.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -68,18 +67,6 @@ impl NewFile for TestFile<'_> {
 }
 
 impl FileSystem for TestFiles {
-    fn create_folder(&self, folder: &Path) -> io::Result<()> {
-        LocalFiles.create_folder(folder)
-    }
-
-    fn lock(&self, folder: &Path) -> io::Result<Option<Box<dyn FolderLock>>> {
-        LocalFiles.lock(folder)
-    }
-
-    fn list(&self, folder: &Path) -> io::Result<Vec<FileEntry>> {
-        LocalFiles.list(folder)
-    }
-
     fn read(&self, path: &Path, from: u64, bytes: usize) -> io::Result<Vec<u8>> {
         // Headers are read when the store is opened; pages come after them.
         if from > 24 {
@@ -92,19 +79,7 @@ impl FileSystem for TestFiles {
         Ok(Box::new(TestFile(LocalFiles.create(path)?, self)))
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        LocalFiles.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        LocalFiles.remove(path)
-    }
-
     fn sync_folder(&self, _folder: &Path) -> io::Result<()> {
         Ok(())
-    }
-
-    fn touch(&self, path: &Path, at: SystemTime) -> io::Result<()> {
-        LocalFiles.touch(path, at)
     }
 }

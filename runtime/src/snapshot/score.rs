@@ -21,7 +21,7 @@ pub struct Use {
 
 /// What a snapshot is worth keeping; the one with the least goes first.
 ///
-/// Each use counts once, and so does having been made. That halves with every [`HALF_LIFE`] of idleness. A
+/// Each use counts once, and so does having been made. That halves with every `HALF_LIFE` of idleness. A
 /// large snapshot spares as much more work as it is larger, so that its size counts only by what could stand
 /// in its place: by its root, and hardly at all where it is small anyway.
 pub fn worth(usage: &Use) -> f64 {

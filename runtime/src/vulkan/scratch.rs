@@ -11,7 +11,7 @@ use crate::model::{Activation, Model};
 use lavalane_shaders::{BLOCK, PAGE_TOKENS, TILE_ROWS};
 
 /// The most rows of one submission whose logits are wanted.
-pub(super) const LOGIT_ROWS_MAX: usize = 64;
+const LOGIT_ROWS_MAX: usize = 64;
 
 /// The bytes that a logits buffer may take.
 const LOGIT_BYTES_MAX: usize = 64 << 20;
