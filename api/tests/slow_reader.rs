@@ -50,7 +50,7 @@ fn start(limit: Limit) -> TestServer {
 /// Waits until the slow client is cut, and asserts that it was by `limit` and that another client is served like
 /// before.
 fn check_cut(server: &TestServer, limit: Limit) {
-    server.wait_for_lanes(1);
+    server.wait_until_begun();
     let question = json!({"prompt": "x", "max_tokens": 40, "temperature": 0, "ignore_eos": true});
     let meanwhile = server.post("/v1/completions", question.clone()).json();
     assert_eq!(meanwhile["usage"]["completion_tokens"], 40);

@@ -214,6 +214,15 @@ impl TestServer {
         panic!("still busy: {:?}", self.engine.slots());
     }
 
+    /// Waits until a request has been given its first token; it may have ended since.
+    pub fn wait_until_begun(&self) {
+        let deadline = Instant::now() + HANG_GUARD;
+        while self.engine.statistics().generation_tokens == 0 {
+            assert!(Instant::now() < deadline, "no request has begun: {:?}", self.engine.statistics());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits until so many lanes have a request, and then for what else is on its way to be queued.
     pub fn wait_for_lanes(&self, running: usize) {
         let deadline = Instant::now() + HANG_GUARD;
