@@ -8,6 +8,8 @@ SHELL := bash
 MODEL ?= models/SmolLM2-135M-Instruct.Q4_1.gguf
 # Further arguments for lavalane or for the test runner, as in `make run ARGS='--port 9000'`.
 ARGS ?=
+# The file that `bench` writes its rates to, as JSON; none where this is empty.
+JSON ?=
 # How long `fuzz` runs each target.
 FUZZ_SECONDS ?= 600
 # How long `soak` runs.
@@ -58,9 +60,9 @@ models: setup ## Fetch every model that the tests know (0.85 GB)
 	python3 scripts/fetch_model.py all
 
 .PHONY: bench
-bench: default-model ## Measure prefill and decode (MODEL=FILE; PEER_BENCH=PATH of llama-bench to compare)
+bench: default-model ## Measure prefill and decode (MODEL=FILE, JSON=FILE; PEER_BENCH=PATH of llama-bench to compare)
 	cargo build --release --package lavalane-api
-	$(LAVALANE) bench --model '$(MODEL)' $(ARGS)
+	$(LAVALANE) bench --model '$(MODEL)' $(if $(JSON),--json '$(JSON)') $(ARGS)
 
 .PHONY: soak
 soak: setup ## Random clients and faults for SOAK_SECONDS (1800), memory and pages as a table (SOAK_MODEL=FILE)

@@ -1,7 +1,7 @@
 //! The `lavalane` program as a user meets it: what its commands print, which settings win, and how it fails.
 
 use lavalane_integration_tests::server::{Server, SyntheticModel};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -123,6 +123,27 @@ fn inspect_shows_what_synth_wrote_and_what_it_needs() {
     }
     let (output, _) = check_success(model.path(), &["devices"], "");
     assert!(output.contains("kernel pack: "), "{output}");
+}
+
+#[test]
+fn bench_writes_its_rates_as_json_and_tells_at_once_where_it_cannot() {
+    let model = model("bench");
+    let json = File::write("bench.json", b"an older run's");
+    let bench = ["bench", "--model", "MODEL", "--repeats", "1", "--steps", "2", "--prompt", "16"];
+    let arguments = [&bench[..], &["--long-prompt", "0", "--json", json.path()]].concat();
+    let mut command = command(model.path(), &arguments);
+    let output = command.env_remove("PEER_BENCH").env_remove("PEER_BATCHED_BENCH").output();
+    let output = output.expect("the program starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let written = std::fs::read_to_string(&json.0).expect("the file is there");
+    let sides: Value = serde_json::from_str(&written).expect("it is JSON");
+    assert_eq!(sides.as_object().expect("an object").keys().collect::<Vec<_>>(), ["lavalane"]);
+    for name in ["prefill_512", "decode_1", "decode_8", "decode_32"] {
+        let rate = sides["lavalane"][name].as_f64();
+        assert!(rate.is_some_and(|rate| rate > 0.0), "{name} in {written}");
+    }
+    let nowhere = [&bench[..], &["--json", "/nowhere/bench.json"]].concat();
+    check_failure(model.path(), &nowhere, 1, &["/nowhere/bench.json", "No such file"]);
 }
 
 #[test]

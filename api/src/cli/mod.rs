@@ -1,12 +1,10 @@
 //! The command line.
 
 pub mod bench;
-mod bench_scheduling;
 pub mod device_arguments;
 pub mod devices;
 pub mod error;
 pub mod inspect;
-pub mod peer;
 pub mod perplexity;
 pub mod run;
 pub mod serve;

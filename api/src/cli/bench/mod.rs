@@ -3,15 +3,18 @@
 //!
 //! The two sides take turns within one run, because machines drift; the medians are printed with their ratio.
 
-use super::bench_scheduling;
+mod figures;
+mod peer;
+mod scheduling;
+
 use super::device_arguments::DeviceArguments;
 use super::error::CommandError;
-use super::peer::Peer;
 use clap::Args;
-use lavalane_runtime::engine::bench::{decode_rate, median, prefill_rate, stage_times};
+use figures::{Figures, Medians, Rates};
+use lavalane_runtime::engine::bench::{decode_rate, prefill_rate, stage_times};
 use lavalane_runtime::engine::{EngineOptions, VulkanExecutor, WindowRunner};
 use lavalane_runtime::model::Model;
-use std::collections::BTreeMap;
+use peer::Peer;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -36,8 +39,8 @@ pub struct BenchArguments {
     /// Tokens of the prompt that arrives while another request draws tokens; 0 leaves this out
     #[arg(long, default_value_t = 8000)]
     pub long_prompt: usize,
-    /// Also write the medians to this file, as JSON
-    #[arg(long)]
+    /// Also write the rates of both sides (tokens/s, medians) to this file, as JSON
+    #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// A peer's program that measures one stream (llama-bench)
     #[arg(long, env = "PEER_BENCH", hide_env_values = true)]
@@ -56,14 +59,14 @@ const LANES: [usize; 3] = [1, 8, 32];
 /// Prompt lengths whose prefill is measured.
 const PREFILLS: [usize; 2] = [128, 512];
 
-/// One side's rates by measurement, in tokens per second.
-type Rates = BTreeMap<String, Vec<f64>>;
-
 /// Prints the figures.
 ///
 /// # Errors
 /// The model or device cannot be used, the file cannot be written, or the peer fails.
 pub fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
+    if let Some(path) = &arguments.json {
+        figures::check_writable(path)?;
+    }
     let model = Arc::new(Model::open(&arguments.model)?);
     let sequence = (arguments.prompt + arguments.steps).max(PREFILLS[1]);
     let options = EngineOptions {
@@ -81,20 +84,18 @@ pub fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
     if !peer.measures_anything() {
         println!("no peer: PEER_BENCH and PEER_BATCHED_BENCH are not set");
     }
-    let (mut ours, mut theirs) = (Rates::new(), Rates::new());
+    let (mut ours, mut theirs) = (Rates::default(), Rates::default());
     for _ in 0..arguments.repeats.max(1) {
         measure(arguments, &mut executor, &mut ours)?;
         peer.measure(&PREFILLS, &LANES, arguments.prompt, arguments.steps, &mut theirs)?;
     }
     drop(executor);
-    let (ours, theirs) = (medians(ours), medians(theirs));
-    print_rates(&ours, &theirs);
+    let figures = Figures { lavalane: ours.medians(), peer: theirs.medians() };
+    print_rates(&figures.lavalane, &figures.peer);
     print_stages(arguments, model.clone())?;
-    bench_scheduling::print(arguments, model)?;
+    scheduling::print(arguments, model)?;
     if let Some(path) = &arguments.json {
-        let text = serde_json::json!({ "lavalane": ours, "peer": theirs }).to_string();
-        std::fs::write(path, text + "\n")
-            .map_err(|source| CommandError::File { path: path.clone(), source })?;
+        figures.write(path)?;
     }
     Ok(())
 }
@@ -106,20 +107,16 @@ fn measure(
 ) -> Result<(), CommandError> {
     for tokens in PREFILLS {
         let rate = prefill_rate(executor, tokens, 1)?;
-        rates.entry(format!("prefill_{tokens}")).or_default().push(rate);
+        rates.add(format!("prefill_{tokens}"), rate);
     }
     for lanes in LANES {
         let rate = decode_rate(executor, lanes, arguments.prompt, arguments.steps, 1)?;
-        rates.entry(format!("decode_{lanes}")).or_default().push(rate);
+        rates.add(format!("decode_{lanes}"), rate);
     }
     Ok(())
 }
 
-fn medians(rates: Rates) -> BTreeMap<String, f64> {
-    rates.into_iter().map(|(name, rates)| (name, median(rates))).collect()
-}
-
-fn print_rates(ours: &BTreeMap<String, f64>, theirs: &BTreeMap<String, f64>) {
+fn print_rates(ours: &Medians, theirs: &Medians) {
     println!("{:14} {:>12} {:>12} {:>8}   (tokens/s, medians)", "", "lavalane", "peer", "ratio");
     for (name, rate) in ours {
         match theirs.get(name) {

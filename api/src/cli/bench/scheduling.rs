@@ -1,8 +1,8 @@
 //! The part of `lavalane bench` that measures the engine around the executor: the scheduler's own cost, and who
 //! waits for whom.
 
-use super::bench::BenchArguments;
-use super::error::CommandError;
+use super::BenchArguments;
+use crate::cli::error::CommandError;
 use lavalane_actors::bench::crowding::{Gaps, crowd, start, starvation};
 use lavalane_actors::bench::scheduling_cost;
 use lavalane_actors::settings::PrefillPacing;

@@ -2,14 +2,14 @@
 //! llama-batched-bench for several, both of llama.cpp. Neither is part of this project; their paths come from
 //! the person who measures.
 
-use super::error::CommandError;
+use super::figures::Rates;
+use crate::cli::error::CommandError;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The peer's programs and the model file that both sides run.
-pub struct Peer {
+pub(super) struct Peer {
     single: Option<PathBuf>,
     batched: Option<PathBuf>,
     model: PathBuf,
@@ -32,13 +32,13 @@ struct BatchedRow {
 
 impl Peer {
     /// A peer of which one or both programs may be missing.
-    pub fn new(single: Option<PathBuf>, batched: Option<PathBuf>, model: PathBuf) -> Self {
+    pub(super) fn new(single: Option<PathBuf>, batched: Option<PathBuf>, model: PathBuf) -> Self {
         let named = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
         Self { single: named(single), batched: named(batched), model }
     }
 
     /// Whether there is any program.
-    pub fn measures_anything(&self) -> bool {
+    pub(super) fn measures_anything(&self) -> bool {
         self.single.is_some() || self.batched.is_some()
     }
 
@@ -46,13 +46,13 @@ impl Peer {
     ///
     /// # Errors
     /// A program cannot be run, fails, or prints something else than it is known to.
-    pub fn measure(
+    pub(super) fn measure(
         &self,
         prefills: &[usize],
         lanes: &[usize],
         prompt: usize,
         steps: usize,
-        rates: &mut BTreeMap<String, Vec<f64>>,
+        rates: &mut Rates,
     ) -> Result<(), CommandError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).to_string();
         let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
@@ -64,7 +64,7 @@ impl Peer {
             for row in rows {
                 let name =
                     if row.n_gen == 0 { format!("prefill_{}", row.n_prompt) } else { "decode_1".to_owned() };
-                rates.entry(name).or_default().push(row.avg_ts);
+                rates.add(name, row.avg_ts);
             }
         }
         if let Some(program) = &self.batched {
@@ -89,7 +89,7 @@ impl Peer {
             let text = self.output(program, &arguments)?;
             for line in text.lines().filter(|line| line.starts_with('{')) {
                 let row: BatchedRow = serde_json::from_str(line).map_err(|error| failed(program, error))?;
-                rates.entry(format!("decode_{}", row.pl)).or_default().push(row.speed_tg);
+                rates.add(format!("decode_{}", row.pl), row.speed_tg);
             }
         }
         Ok(())
