@@ -1,5 +1,6 @@
-//! Perplexity of a text, computed the way the reference value was: disjoint windows, of which the second
-//! half is scored.
+//! Perplexity of a text over the windows and tokens of the recorded reference value: disjoint windows, of
+//! which the second half is scored. Log-probabilities are exact; the recorder's were not (see the test of
+//! the recorded value).
 
 use std::ops::Range;
 

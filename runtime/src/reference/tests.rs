@@ -135,6 +135,29 @@ fn perplexity_scores_the_second_half_of_each_window() {
     assert!((result.value - 2.0).abs() < 1e-6);
 }
 
+/// The log-probability of `token` as the recorder's file kept it: each row in 16 bits over its uppermost 16
+/// nats, so that a token further below the best counts as if it were just there.
+fn kept_log_probability(logits: &[f32], token: TokenId) -> f64 {
+    const RANGE: f32 = 16.0;
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let smallest = logits.iter().copied().fold(f32::INFINITY, f32::min).max(largest - RANGE);
+    let log_sum = logits.iter().map(|&logit| f64::from((logit - largest).exp())).sum::<f64>().ln() as f32;
+    let step = (largest - smallest) / 65_535.0;
+    let code = ((logits[token.index()] - smallest).max(0.0) / step).round_ties_even();
+    f64::from(step * code + (smallest - largest - log_sum))
+}
+
+#[test]
+fn a_kept_log_probability_is_cut_off_below_16_nats() {
+    let logits = [0.0, -10.0, -16.5, -40.0];
+    let exact = log_probabilities(&logits);
+    for (token, lost) in [(0, 0.0), (1, 0.0), (2, 0.5), (3, 24.0)] {
+        let kept = kept_log_probability(&logits, TokenId(token));
+        let found = kept - f64::from(exact[token as usize]);
+        assert!((found - lost).abs() < 2e-4, "token {token}: {found}");
+    }
+}
+
 #[test]
 fn the_perplexity_of_a_novel_is_the_recorded_one() {
     const TEXT: &str = include_str!("../../../integration-tests/data/text/persuasion.txt");
@@ -146,11 +169,28 @@ fn the_perplexity_of_a_novel_is_the_recorded_one() {
     let source = TokenizerSource::from_gguf(model.file()).unwrap();
     let tokenizer = Tokenizer::new(&source, UnknownPreTokenizer::Refuse).unwrap();
     let tokens = tokenizer.encode(TEXT, SpecialText::AsText, AddSpecial::Yes);
+    let (mut kept_sum, mut cut_off) = (0.0, 0);
     let result = perplexity(&tokens, 512, 12, |window, wanted| {
-        Ok::<_, Infallible>(ReferenceModel::new(&model).logits(window, wanted))
+        let logits = ReferenceModel::new(&model).logits(window, wanted.clone());
+        let rows = logits.chunks_exact(model.description().vocabulary);
+        for (row, &next) in rows.zip(&window[wanted.start + 1..]) {
+            let kept = kept_log_probability(row, next);
+            let exact = f64::from(log_probabilities(row)[next.index()]);
+            cut_off += usize::from(kept - exact > 0.01);
+            kept_sum += kept;
+        }
+        Ok::<_, Infallible>(logits)
     });
     let Ok(result) = result;
-    eprintln!("perplexity {:.4} over {} tokens", result.value, result.scored);
+    let kept = (-kept_sum / result.scored as f64).exp();
+    eprintln!(
+        "perplexity {:.4}, as kept {kept:.4}, {cut_off} of {} tokens cut off",
+        result.value, result.scored
+    );
     assert_eq!((result.windows, result.scored), (12, 12 * 255));
-    assert!((result.value - 28.884).abs() < 0.01, "{}", result.value);
+    // What was recorded, to its last digit; and what it is without the file's cut, which one token met: its
+    // log-probability is -19.41 and was kept as -16.67.
+    assert!((kept - 28.884).abs() < 0.001, "{kept}");
+    assert!((result.value - 28.910).abs() < 0.001, "{}", result.value);
+    assert_eq!(cut_off, 1);
 }
