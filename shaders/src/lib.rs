@@ -23,6 +23,10 @@ pub const TILE_ROWS: usize = 8;
 /// Values per block along K.
 pub const BLOCK: usize = 32;
 
+/// Row groups whose weights lie in one run of memory in the `cpu` pack, 2^BUNDLE_BITS of the kernels; the
+/// `subgroup` pack's workgroups take one group each, and keep each by itself.
+pub const CPU_BUNDLE: usize = 4;
+
 /// Row groups that one workgroup of a matmul kernel of the `cpu` pack takes; ROW_GROUPS in the kernels.
 pub fn row_groups(input: InputKind, tile: Tile) -> usize {
     match (input, tile) {

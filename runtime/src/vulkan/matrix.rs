@@ -11,8 +11,8 @@ use super::forward::Precision;
 use super::group::{Along, Bound, Group, GroupPipelines, GroupRecorder, Stage};
 use super::pipelines::Specialised;
 use super::region::Region;
-use super::repack::{SourceRows, Storage};
-use lavalane_shaders::{BLOCK, InputKind, Kernel, ScaleKind, Tile, row_groups};
+use super::repack::{Layout, SourceRows, Storage};
+use lavalane_shaders::{BLOCK, CPU_BUNDLE, InputKind, Kernel, ScaleKind, Tile, row_groups};
 use vulkano::buffer::BufferContents;
 use vulkano::format::Format;
 
@@ -64,6 +64,15 @@ pub(crate) fn input_kind(pack: Pack, storage: Storage, precision: Precision) -> 
         Pack::Cpu => InputKind::Int16,
         Pack::Subgroup => InputKind::Int8,
     }
+}
+
+/// How the weights of a device's pack are laid.
+pub(super) fn layout(member: &Member) -> Layout {
+    let bundle = match member.pack {
+        Pack::Cpu => CPU_BUNDLE,
+        Pack::Subgroup => 1,
+    };
+    Layout { lanes: member.lanes(), bundle }
 }
 
 impl Matrix {
@@ -127,10 +136,10 @@ fn split<'a>(
     run: &[SourceRows<'a>],
     columns: usize,
 ) -> Vec<Vec<SourceRows<'a>>> {
-    let lanes = member.lanes();
-    let group_bytes = storage.code_words(columns.div_ceil(BLOCK), lanes) * 4;
-    let groups_max = (member.buffer_bytes_max() as usize / group_bytes.max(1)).max(1);
-    let rows_max = groups_max * lanes;
+    let layout = layout(member);
+    let bundle_bytes = storage.bundle_bytes(columns.div_ceil(BLOCK), layout);
+    let bundles_max = (member.buffer_bytes_max() as usize / bundle_bytes.max(1)).max(1);
+    let rows_max = bundles_max * layout.bundle_rows();
     let mut pieces = vec![Vec::new()];
     let mut filled = 0;
     for source in run {
@@ -164,7 +173,7 @@ impl Weights {
         piece: &[SourceRows<'_>],
         columns: usize,
     ) -> Result<Self, VulkanError> {
-        let repacked = storage.repack(piece, columns, group.first().lanes());
+        let repacked = storage.repack(piece, columns, layout(group.first()));
         let upload = |what: &str, words: &[u32]| -> Result<Region, VulkanError> {
             let bytes: &[u8] = bytemuck::cast_slice(words);
             let region = group.region(what, bytes.len(), Home::Device)?;

@@ -14,6 +14,29 @@ pub(crate) struct Storage {
     pub(crate) scales: ScaleKind,
 }
 
+/// How rows are put together in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Rows of a group.
+    pub(crate) lanes: usize,
+    /// Groups of a bundle, whose entries alternate.
+    pub(crate) bundle: usize,
+}
+
+impl Layout {
+    /// Rows of a bundle.
+    pub(crate) fn bundle_rows(self) -> usize {
+        self.lanes * self.bundle
+    }
+
+    /// The texel of entry `index` of the `count` that each row has.
+    pub(crate) fn texel(self, row: usize, index: usize, count: usize) -> usize {
+        let (group, lane) = (row / self.lanes, row % self.lanes);
+        let entry = (group / self.bundle * count + index) * self.bundle + group % self.bundle;
+        entry * self.lanes + lane
+    }
+}
+
 /// Some rows of a matrix in GGUF's layout.
 #[derive(Clone, Copy)]
 pub(crate) struct SourceRows<'a> {
@@ -53,43 +76,46 @@ impl Storage {
         matches!(self.codes, CodeKind::Float16 | CodeKind::BFloat16 | CodeKind::Float32)
     }
 
-    /// Words of codes of one row group of `lanes` rows.
-    pub(crate) fn code_words(self, blocks: usize, lanes: usize) -> usize {
-        let texels_per_block = match self.codes {
+    /// Texels of codes that each block of a row has.
+    pub(crate) fn code_texels_per_block(self) -> usize {
+        match self.codes {
             CodeKind::Nibbles => 1,
             CodeKind::Bytes => 2,
             CodeKind::Float16 | CodeKind::BFloat16 => 4,
             CodeKind::Float32 => 8,
-        };
-        blocks * texels_per_block * lanes * 4
+        }
     }
 
-    /// Words of scales of one row group of `lanes` rows.
-    pub(crate) fn scale_words(self, blocks: usize, lanes: usize) -> usize {
+    /// Texels of scales that each row has.
+    pub(crate) fn scale_texels(self, blocks: usize) -> usize {
         if self.is_float() {
             return 0;
         }
-        let texels = match self.scales {
+        match self.scales {
             ScaleKind::Half => blocks.div_ceil(4),
             ScaleKind::Float => blocks.div_ceil(2),
             ScaleKind::FloatPer16 => blocks,
-        };
-        texels * lanes * 4
+        }
     }
 
-    /// Lays `sources`, one after another, `columns` wide each, in groups of `lanes` rows; the
-    /// last group is padded with zeros.
-    pub(crate) fn repack(self, sources: &[SourceRows<'_>], columns: usize, lanes: usize) -> Repacked {
+    /// Bytes of codes of one bundle.
+    pub(crate) fn bundle_bytes(self, blocks: usize, layout: Layout) -> usize {
+        blocks * self.code_texels_per_block() * layout.bundle_rows() * 16
+    }
+
+    /// Lays `sources`, one after another, `columns` wide each, in whole bundles: the last is padded with
+    /// zeros.
+    pub(crate) fn repack(self, sources: &[SourceRows<'_>], columns: usize, layout: Layout) -> Repacked {
         let blocks = columns.div_ceil(BLOCK);
         let rows: usize = sources.iter().map(|source| source.rows).sum();
-        let groups = rows.div_ceil(lanes);
+        let padded_rows = rows.next_multiple_of(layout.bundle_rows());
         let mut target = Target {
             storage: self,
             blocks,
-            lanes,
+            layout,
             repacked: Repacked {
-                codes: vec![0; groups * self.code_words(blocks, lanes)],
-                scales: vec![0; groups * self.scale_words(blocks, lanes)],
+                codes: vec![0; padded_rows * blocks * self.code_texels_per_block() * 4],
+                scales: vec![0; padded_rows * self.scale_texels(blocks) * 4],
             },
         };
         let mut row = 0;
@@ -111,7 +137,7 @@ impl Storage {
 struct Target {
     storage: Storage,
     blocks: usize,
-    lanes: usize,
+    layout: Layout,
     repacked: Repacked,
 }
 
@@ -137,12 +163,11 @@ impl Target {
     }
 
     fn put_block(&mut self, row: usize, block: usize, tensor_type: TensorType, part: &Decomposed) {
-        let (group, lane) = (row / self.lanes, row % self.lanes);
         let mut scales = part.scale;
         let mut minimums = part.minimum;
         if self.storage.codes == CodeKind::Nibbles {
             let lowest = lowest_code(tensor_type);
-            let texel = (group * self.blocks + block) * self.lanes + lane;
+            let texel = self.layout.texel(row, block, self.blocks);
             for (k, &code) in part.codes.iter().enumerate() {
                 let nibble = (code - lowest) as u8;
                 debug_assert!(nibble < 16, "a 4-bit code");
@@ -153,7 +178,7 @@ impl Target {
             }
         } else {
             for (k, &code) in part.codes.iter().enumerate() {
-                let texel = ((group * self.blocks + block) * 2 + k / 16) * self.lanes + lane;
+                let texel = self.layout.texel(row, block * 2 + k / 16, self.blocks * 2);
                 self.repacked.codes[texel * 4 + (k % 16) / 4] |= u32::from(code as u8) << (8 * (k % 4));
             }
         }
@@ -163,27 +188,28 @@ impl Target {
                 *value = 0.0;
             }
         }
-        self.put_scales(group, lane, block, scales, minimums);
+        self.put_scales(row, block, scales, minimums);
     }
 
-    fn put_scales(&mut self, group: usize, lane: usize, block: usize, scales: [f32; 2], minimums: [f32; 2]) {
+    fn put_scales(&mut self, row: usize, block: usize, scales: [f32; 2], minimums: [f32; 2]) {
+        let count = self.storage.scale_texels(self.blocks);
+        let texel = |index| self.layout.texel(row, index, count);
         let words = &mut self.repacked.scales;
         match self.storage.scales {
             ScaleKind::Half => {
-                let texel = (group * self.blocks.div_ceil(4) + block / 4) * self.lanes + lane;
                 let scale = u32::from(f16::from_f32(scales[0]).to_bits());
                 let minimum = u32::from(f16::from_f32(minimums[0]).to_bits());
-                words[texel * 4 + block % 4] = scale | minimum << 16;
+                words[texel(block / 4) * 4 + block % 4] = scale | minimum << 16;
             }
             ScaleKind::Float => {
-                let texel = (group * self.blocks.div_ceil(2) + block / 2) * self.lanes + lane;
-                words[texel * 4 + (block % 2) * 2] = scales[0].to_bits();
-                words[texel * 4 + (block % 2) * 2 + 1] = minimums[0].to_bits();
+                let at = texel(block / 2) * 4 + block % 2 * 2;
+                words[at] = scales[0].to_bits();
+                words[at + 1] = minimums[0].to_bits();
             }
             ScaleKind::FloatPer16 => {
-                let texel = (group * self.blocks + block) * self.lanes + lane;
+                let at = texel(block) * 4;
                 let four = [scales[0], minimums[0], scales[1], minimums[1]];
-                for (word, value) in words[texel * 4..texel * 4 + 4].iter_mut().zip(four) {
+                for (word, value) in words[at..at + 4].iter_mut().zip(four) {
                     *word = value.to_bits();
                 }
             }
@@ -191,8 +217,7 @@ impl Target {
     }
 
     fn put_floats(&mut self, row: usize, bytes: &[u8]) {
-        let (group, lane) = (row / self.lanes, row % self.lanes);
-        let texels_per_block = if self.storage.codes == CodeKind::Float32 { 8 } else { 4 };
+        let count = self.blocks * self.storage.code_texels_per_block();
         let mut words = [0u32; 4];
         for (index, texel_bytes) in bytes.chunks(16).enumerate() {
             let mut padded = [0u8; 16];
@@ -200,8 +225,7 @@ impl Target {
             for (word, four) in words.iter_mut().zip(padded.chunks_exact(4)) {
                 *word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
             }
-            let (block, part) = (index / texels_per_block, index % texels_per_block);
-            let texel = ((group * self.blocks + block) * texels_per_block + part) * self.lanes + lane;
+            let texel = self.layout.texel(row, index, count);
             self.repacked.codes[texel * 4..texel * 4 + 4].copy_from_slice(&words);
         }
     }

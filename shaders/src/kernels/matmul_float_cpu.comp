@@ -1,10 +1,11 @@
 #version 450
 // Matrix times activations for CPU devices, in f32: for --precise, and for float weights. Quantised
-// weights are taken apart as scale * code + minimum, in f32. See matmul_int8_cpu.comp for the shape;
+// weights are taken apart as scale * code + minimum, in f32. See matmul_int16_eight_cpu.comp for the shape;
 // terms are added one by one in order along K, whatever TOKENS is: same row, same bits.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#define BUNDLE_BITS 2
 #include "weights.glsl"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const int LANES = 8; // equals the subgroup size
@@ -39,34 +40,34 @@ layout(push_constant) uniform Push {
 vec4 weights_of(int group, int blocks, int block, int quad, int lane) {
 #if CODE_KIND == CODES_4BIT || CODE_KIND == CODES_8BIT
 #if CODE_KIND == CODES_4BIT
-    uint word = texelFetch(weight_codes, (group * blocks + block) * LANES + lane)[quad >> 1] >> (16 * (quad & 1));
+    uint word = texelFetch(weight_codes, ENTRY(group, block, blocks) * LANES + lane)[quad >> 1] >> (16 * (quad & 1));
     ivec4 code = ivec4(int(word & 15u), int((word >> 4) & 15u), int((word >> 8) & 15u), int((word >> 12) & 15u));
 #else
-    uint word = texelFetch(weight_codes, ((group * blocks + block) * 2 + (quad >> 2)) * LANES + lane)[quad & 3];
+    uint word = texelFetch(weight_codes, ENTRY(group, block * 2 + (quad >> 2), blocks * 2) * LANES + lane)[quad & 3];
     ivec4 code = ivec4(int(word << 24) >> 24, int(word << 16) >> 24, int(word << 8) >> 24, int(word) >> 24);
 #endif
 #if SCALE_KIND == SCALES_HALF
     int quads = (blocks + 3) >> 2;
-    vec2 scale = unpackHalf2x16(texelFetch(weight_scales, ((group * quads + (block >> 2)) * LANES + lane) * 4 + (block & 3)).x);
+    vec2 scale = unpackHalf2x16(texelFetch(weight_scales, (ENTRY(group, block >> 2, quads) * LANES + lane) * 4 + (block & 3)).x);
 #elif SCALE_KIND == SCALES_FLOAT
     int pairs = (blocks + 1) >> 1;
-    vec2 scale = uintBitsToFloat(texelFetch(weight_scales, ((group * pairs + (block >> 1)) * LANES + lane) * 2 + (block & 1)).xy);
+    vec2 scale = uintBitsToFloat(texelFetch(weight_scales, (ENTRY(group, block >> 1, pairs) * LANES + lane) * 2 + (block & 1)).xy);
 #else
-    vec4 both = uintBitsToFloat(texelFetch(weight_scales, (group * blocks + block) * LANES + lane));
+    vec4 both = uintBitsToFloat(texelFetch(weight_scales, ENTRY(group, block, blocks) * LANES + lane));
     vec2 scale = quad < 4 ? both.xy : both.zw;
 #endif
     precise vec4 weight = scale.x * vec4(code) + scale.y;
     return weight;
 #elif CODE_KIND == CODES_FLOAT16
-    uvec4 texel = texelFetch(weight_codes, ((group * blocks + block) * 4 + (quad >> 1)) * LANES + lane);
+    uvec4 texel = texelFetch(weight_codes, ENTRY(group, block * 4 + (quad >> 1), blocks * 4) * LANES + lane);
     uvec2 words = (quad & 1) == 0 ? texel.xy : texel.zw;
     return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
 #elif CODE_KIND == CODES_BFLOAT16
-    uvec4 texel = texelFetch(weight_codes, ((group * blocks + block) * 4 + (quad >> 1)) * LANES + lane);
+    uvec4 texel = texelFetch(weight_codes, ENTRY(group, block * 4 + (quad >> 1), blocks * 4) * LANES + lane);
     uvec2 words = (quad & 1) == 0 ? texel.xy : texel.zw;
     return uintBitsToFloat(uvec4(words.x << 16, words.x & 0xffff0000u, words.y << 16, words.y & 0xffff0000u));
 #else
-    return uintBitsToFloat(texelFetch(weight_codes, ((group * blocks + block) * 8 + quad) * LANES + lane));
+    return uintBitsToFloat(texelFetch(weight_codes, ENTRY(group, block * 8 + quad, blocks * 8) * LANES + lane));
 #endif
 }
 

@@ -7,6 +7,7 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#define BUNDLE_BITS 2
 #include "weights.glsl"
 #include "matmul_int16_cpu.glsl"
 
@@ -31,11 +32,11 @@ void main() {
         for (int i = 0; i < ROW_GROUPS * TOKENS; i++) dots[i] = 0;
         uvec4 packed[ROW_GROUPS];
 #if CODE_KIND == CODES_4BIT
-        FOR_GROUPS packed[group] = texelFetch(weight_codes, (groups[group] * blocks + block) * LANES + lane);
+        FOR_GROUPS packed[group] = texelFetch(weight_codes, ENTRY(groups[group], block, blocks) * LANES + lane);
 #define FETCH(quarter)
 #define WEIGHT(group, quarter, i) int((packed[group][quarter] >> (4 * (i))) & 15u)
 #else
-#define FETCH(quarter) if ((quarter & 1) == 0) FOR_GROUPS packed[group] = texelFetch(weight_codes, ((groups[group] * blocks + block) * 2 + (quarter >> 1)) * LANES + lane);
+#define FETCH(quarter) if ((quarter & 1) == 0) FOR_GROUPS packed[group] = texelFetch(weight_codes, ENTRY(groups[group], block * 2 + (quarter >> 1), blocks * 2) * LANES + lane);
 #define WEIGHT(group, quarter, i) (int(packed[group][(quarter & 1) * 2 + ((i) >> 2)] << (24 - 8 * ((i) & 3))) >> 24)
 #endif
 #define QUARTER(quarter) { \
@@ -62,11 +63,11 @@ void main() {
         vec4 input_scale = texelFetch(input_scales, input_block * 8 + lane);
         FOR_GROUPS {
 #if SCALE_KIND == SCALES_HALF
-            vec2 scale = unpackHalf2x16(texelFetch(weight_scales, ((groups[group] * ((blocks + 3) >> 2) + (block >> 2)) * LANES + lane) * 4 + (block & 3)).x);
+            vec2 scale = unpackHalf2x16(texelFetch(weight_scales, (ENTRY(groups[group], block >> 2, (blocks + 3) >> 2) * LANES + lane) * 4 + (block & 3)).x);
 #elif SCALE_KIND == SCALES_FLOAT
-            vec2 scale = uintBitsToFloat(texelFetch(weight_scales, ((groups[group] * ((blocks + 1) >> 1) + (block >> 1)) * LANES + lane) * 2 + (block & 1)).xy);
+            vec2 scale = uintBitsToFloat(texelFetch(weight_scales, (ENTRY(groups[group], block >> 1, (blocks + 1) >> 1) * LANES + lane) * 2 + (block & 1)).xy);
 #else
-            vec4 scale = uintBitsToFloat(texelFetch(weight_scales, (groups[group] * blocks + block) * LANES + lane));
+            vec4 scale = uintBitsToFloat(texelFetch(weight_scales, ENTRY(groups[group], block, blocks) * LANES + lane));
 #endif
             FOR_TOKENS {
                 float input_factor = OF_LANE(input_scale.x, token);

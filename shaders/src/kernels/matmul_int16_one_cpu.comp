@@ -10,6 +10,7 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#define BUNDLE_BITS 2
 #include "weights.glsl"
 #include "matmul_int16_cpu.glsl"
 
@@ -34,11 +35,11 @@ void main() {
 #if SCALE_KIND == SCALES_HALF
         uvec2 scale_words[ROW_GROUPS];
         FOR_GROUPS scale_words[group] = texelFetch(weight_scales,
-            ((groups[group] * ((blocks + 3) >> 2) + (first_block >> 2)) * LANES + lane) * 2 + ((first_block >> 1) & 1)).xy;
+            (ENTRY(groups[group], first_block >> 2, (blocks + 3) >> 2) * LANES + lane) * 2 + ((first_block >> 1) & 1)).xy;
 #elif SCALE_KIND == SCALES_FLOAT
         uvec4 scale_words[ROW_GROUPS];
         FOR_GROUPS scale_words[group] = texelFetch(weight_scales,
-            (groups[group] * ((blocks + 1) >> 1) + (first_block >> 1)) * LANES + lane);
+            ENTRY(groups[group], first_block >> 1, (blocks + 1) >> 1) * LANES + lane);
 #endif
 #define INPUT_WORD(b, k) OF_LANE(input_words[((k) >> 1) & 3], (b) * 4 + ((k) >> 3))
 #define INPUT(b, k) (((k) & 1) == 0 ? int(INPUT_WORD(b, k) << 16) >> 16 : int(INPUT_WORD(b, k)) >> 16)
@@ -54,7 +55,7 @@ void main() {
         dots256[group] += int(low & 0xf00u) * x[2] + int(middle & 0xf00u) * x[5]; \
     } }
 #define HALF(b, first_word) WORD(b, first_word) WORD(b, first_word + 1)
-#define FETCH(b, half_index) if (half_index == 0) FOR_GROUPS packed[group] = texelFetch(weight_codes, (groups[group] * blocks + block) * LANES + lane);
+#define FETCH(b, half_index) if (half_index == 0) FOR_GROUPS packed[group] = texelFetch(weight_codes, ENTRY(groups[group], block, blocks) * LANES + lane);
 #define DOT(group) (dots[group] + (dots16[group] >> 4) + (dots256[group] >> 8))
 #else
 #define WORD(b, half_index, word) { int x[4]; [[unroll]] for (int i = 0; i < 4; i++) x[i] = INPUT(b, (half_index) * 16 + (word) * 4 + i); \
@@ -66,7 +67,7 @@ void main() {
         dots16[group] += (int(four) >> 24) * x[3]; \
     } }
 #define HALF(b, first_word) WORD(b, (first_word) >> 1, 0) WORD(b, (first_word) >> 1, 1) WORD(b, (first_word) >> 1, 2) WORD(b, (first_word) >> 1, 3)
-#define FETCH(b, half_index) FOR_GROUPS packed[group] = texelFetch(weight_codes, ((groups[group] * blocks + block) * 2 + half_index) * LANES + lane);
+#define FETCH(b, half_index) FOR_GROUPS packed[group] = texelFetch(weight_codes, ENTRY(groups[group], block * 2 + half_index, blocks * 2) * LANES + lane);
 #define DOT(group) (dots[group] + dots16[group])
 #endif
 #define CLEAR FOR_GROUPS { dots[group] = 0; dots16[group] = 0; dots256[group] = 0; }
@@ -74,7 +75,7 @@ void main() {
 #if SCALE_KIND == SCALES_FLOAT_PER_16
 #define MIDDLE FOR_GROUPS first_dots[group] = DOT(group); CLEAR
 #define TERM(b) \
-    vec4 scale = uintBitsToFloat(texelFetch(weight_scales, (groups[group] * blocks + block) * LANES + lane)); \
+    vec4 scale = uintBitsToFloat(texelFetch(weight_scales, ENTRY(groups[group], block, blocks) * LANES + lane)); \
     float input_factor = OF_LANE(input_scale.x, (b) * 4); \
     precise float first = scale.x * (input_factor * float(first_dots[group])) + scale.y * OF_LANE(input_scale.y, (b) * 4); \
     precise float last = scale.z * (input_factor * float(DOT(group))) + scale.w * OF_LANE(input_scale.z, (b) * 4); \

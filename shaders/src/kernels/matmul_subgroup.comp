@@ -5,6 +5,7 @@
 // fixed by the width alone, whatever TOKENS is. Same row, same bits.
 #extension GL_GOOGLE_include_directive : require
 #include "activations.glsl"
+#define BUNDLE_BITS 0
 #include "weights.glsl"
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LANES = 32u;
@@ -39,25 +40,25 @@ shared float slice_sums[LANES * SLICES];
 vec4 scales_of(uint group, uint block, uint lane) {
 #if SCALE_KIND == SCALES_HALF
     uint quads = (push.blocks + 3u) / 4u;
-    vec2 scale = unpackHalf2x16(weight_scales[((group * quads + block / 4u) * LANES + lane) * 4u + block % 4u]);
+    vec2 scale = unpackHalf2x16(weight_scales[(ENTRY(group, block / 4u, quads) * LANES + lane) * 4u + block % 4u]);
     return scale.xyxy;
 #elif SCALE_KIND == SCALES_FLOAT
     uint pairs = (push.blocks + 1u) / 2u;
-    uint at = ((group * pairs + block / 2u) * LANES + lane) * 4u + (block % 2u) * 2u;
+    uint at = (ENTRY(group, block / 2u, pairs) * LANES + lane) * 4u + (block % 2u) * 2u;
     vec2 scale = uintBitsToFloat(uvec2(weight_scales[at], weight_scales[at + 1u]));
     return scale.xyxy;
 #else
-    uint at = ((group * push.blocks + block) * LANES + lane) * 4u;
+    uint at = (ENTRY(group, block, push.blocks) * LANES + lane) * 4u;
     return uintBitsToFloat(uvec4(weight_scales[at], weight_scales[at + 1u], weight_scales[at + 2u], weight_scales[at + 3u]));
 #endif
 }
 
 ivec4 codes_of(uint group, uint block, uint quad, uint lane) {
 #if CODE_KIND == CODES_4BIT
-    uint word = weight_codes[(group * push.blocks + block) * LANES + lane][quad >> 1] >> (16u * (quad & 1u));
+    uint word = weight_codes[ENTRY(group, block, push.blocks) * LANES + lane][quad >> 1] >> (16u * (quad & 1u));
     return ivec4(word & 15u, (word >> 4) & 15u, (word >> 8) & 15u, (word >> 12) & 15u);
 #else
-    uint word = weight_codes[((group * push.blocks + block) * 2u + (quad >> 2)) * LANES + lane][quad & 3u];
+    uint word = weight_codes[ENTRY(group, block * 2u + (quad >> 2), push.blocks * 2u) * LANES + lane][quad & 3u];
     return ivec4(int(word << 24) >> 24, int(word << 16) >> 24, int(word << 8) >> 24, int(word) >> 24);
 #endif
 }
@@ -71,15 +72,15 @@ vec4 weights_of(uint group, uint block, uint quad, uint lane) {
     precise vec4 weight = scale.x * vec4(codes_of(group, block, quad, lane)) + scale.y;
     return weight;
 #elif CODE_KIND == CODES_FLOAT16
-    uvec4 texel = weight_codes[((group * push.blocks + block) * 4u + (quad >> 1)) * LANES + lane];
+    uvec4 texel = weight_codes[ENTRY(group, block * 4u + (quad >> 1), push.blocks * 4u) * LANES + lane];
     uvec2 words = (quad & 1u) == 0u ? texel.xy : texel.zw;
     return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
 #elif CODE_KIND == CODES_BFLOAT16
-    uvec4 texel = weight_codes[((group * push.blocks + block) * 4u + (quad >> 1)) * LANES + lane];
+    uvec4 texel = weight_codes[ENTRY(group, block * 4u + (quad >> 1), push.blocks * 4u) * LANES + lane];
     uvec2 words = (quad & 1u) == 0u ? texel.xy : texel.zw;
     return uintBitsToFloat(uvec4(words.x << 16, words.x & 0xffff0000u, words.y << 16, words.y & 0xffff0000u));
 #else
-    return uintBitsToFloat(weight_codes[((group * push.blocks + block) * 8u + quad) * LANES + lane]);
+    return uintBitsToFloat(weight_codes[ENTRY(group, block * 8u + quad, push.blocks * 8u) * LANES + lane]);
 #endif
 }
 

@@ -5,9 +5,9 @@ use super::sources::{Random, Rows};
 use crate::quant::TensorType;
 use crate::vulkan::device::Pack;
 use crate::vulkan::forward::Precision;
-use crate::vulkan::matrix::{Matrix, SLICES, input_kind};
+use crate::vulkan::matrix::{Matrix, SLICES, input_kind, layout};
 use crate::vulkan::region::Region;
-use crate::vulkan::repack::{Repacked, SourceRows, Storage};
+use crate::vulkan::repack::{Layout, Repacked, SourceRows, Storage};
 use half::f16;
 use lavalane_shaders::twins::matmul::{WeightBlock, add_float_terms, by_slices, code_term, in_order};
 use lavalane_shaders::twins::store_activations::{CodeBlock, blocks_of, store_codes};
@@ -22,10 +22,9 @@ struct TwinRow {
 }
 
 impl TwinRow {
-    fn new(storage: Storage, repacked: &Repacked, blocks: usize, lanes: usize, row: usize) -> Self {
-        let (group, lane) = (row / lanes, row % lanes);
+    fn new(storage: Storage, repacked: &Repacked, blocks: usize, layout: Layout, row: usize) -> Self {
         let texel = |parts: usize, block: usize, part: usize| {
-            let at = (((group * blocks + block) * parts + part) * lanes + lane) * 4;
+            let at = layout.texel(row, block * parts + part, blocks * parts) * 4;
             &repacked.codes[at..at + 4]
         };
         let mut quantised = Vec::new();
@@ -46,7 +45,7 @@ impl TwinRow {
                         CodeKind::Nibbles => (texel(1, block, 0)[k / 8] >> (4 * (k % 8)) & 15) as i32,
                         _ => i32::from((texel(2, block, k / 16)[k % 16 / 4] >> (8 * (k % 4))) as u8 as i8),
                     });
-                    let scales = scales(storage, &repacked.scales, blocks, lanes, row, block);
+                    let scales = scales(storage, &repacked.scales, blocks, layout, row, block);
                     quantised.push(WeightBlock { codes, scales });
                     weights.push(WeightBlock { codes, scales }.weights());
                 }
@@ -73,12 +72,11 @@ fn scales(
     storage: Storage,
     words: &[u32],
     blocks: usize,
-    lanes: usize,
+    layout: Layout,
     row: usize,
     block: usize,
 ) -> [f32; 4] {
-    let (group, lane) = (row / lanes, row % lanes);
-    let at = |texels: usize, texel: usize| ((group * texels + texel) * lanes + lane) * 4;
+    let at = |count: usize, index: usize| layout.texel(row, index, count) * 4;
     match storage.scales {
         ScaleKind::Half => {
             let word = words[at(blocks.div_ceil(4), block / 4) + block % 4];
@@ -120,12 +118,12 @@ pub(super) fn twin(
     inputs: &[TwinInput],
 ) -> Vec<Vec<f32>> {
     let blocks = inputs[0].values.len();
-    let lanes = bench.member().lanes();
+    let layout = layout(bench.member());
     let mut rows = Vec::new();
     for tensor in tensors {
         let storage = Storage::of(tensor.tensor_type);
-        let repacked = storage.repack(&[tensor.source()], blocks * BLOCK, lanes);
-        rows.extend((0..tensor.rows).map(|row| TwinRow::new(storage, &repacked, blocks, lanes, row)));
+        let repacked = storage.repack(&[tensor.source()], blocks * BLOCK, layout);
+        rows.extend((0..tensor.rows).map(|row| TwinRow::new(storage, &repacked, blocks, layout, row)));
     }
     let times = |row: &TwinRow, input| {
         let kind = input_kind(bench.member().pack, row.storage, precision);
@@ -285,13 +283,14 @@ fn tensors_of_mixed_types_lie_one_after_another_in_one_matrix() {
 fn a_matrix_larger_than_the_devices_buffers_is_split_by_rows() {
     Bench::for_each_pack(|bench| {
         let storage = Storage::of(TensorType::Q4_0);
-        let group_bytes = storage.code_words(96 / BLOCK, bench.member().lanes()) * 4;
-        bench.group.first_mut().buffer_bytes_limit = 2 * group_bytes as u64;
+        let layout = layout(bench.member());
+        let bundle_bytes = storage.bundle_bytes(96 / BLOCK, layout);
+        bench.group.first_mut().buffer_bytes_limit = 2 * bundle_bytes as u64;
         let tensors = [Rows::new(TensorType::Q4_0, 150, 96), Rows::new(TensorType::Q4_1, 37, 96)];
         check(bench, &tensors, 96, Precision::Default);
         let input = Random::new(1).rows(1, 96);
         let ready = Ready::new(bench, &tensors, 96, Precision::Default, &input);
-        let rows_of_a_part = 2 * ready.bench.member().lanes();
+        let rows_of_a_part = 2 * layout.bundle_rows();
         assert_eq!(ready.matrix.inputs().count(), 187usize.div_ceil(rows_of_a_part));
     });
 }
