@@ -60,7 +60,7 @@ models: setup ## Fetch every model that the tests know (0.85 GB)
 	python3 scripts/fetch_model.py all
 
 .PHONY: bench
-bench: default-model ## Measure prefill and decode (MODEL=FILE, JSON=FILE; PEER_BENCH=PATH of llama-bench to compare)
+bench: default-model ## Measure prefill and decode (MODEL=FILE, JSON=FILE, ARGS='--growth'; PEER_BENCH=PATH of llama-bench to compare)
 	cargo build --release --package lavalane-api
 	$(LAVALANE) bench --model '$(MODEL)' $(if $(JSON),--json '$(JSON)') $(ARGS)
 

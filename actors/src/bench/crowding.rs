@@ -175,7 +175,7 @@ pub fn crowd(engine: &EngineHandle, long_tokens: usize) -> Result<Crowd, Crowdin
     })
 }
 
-async fn next_token(stream: &mut RequestStream) -> Result<(), CrowdingError> {
+pub(super) async fn next_token(stream: &mut RequestStream) -> Result<(), CrowdingError> {
     loop {
         match stream.next().await {
             Some(RequestEvent::Started { .. }) => {}
@@ -190,7 +190,12 @@ async fn next_token(stream: &mut RequestStream) -> Result<(), CrowdingError> {
 }
 
 /// Greedy; another prompt for each seed, from its first token on.
-fn request(engine: &EngineHandle, seed: usize, prompt_tokens: usize, tokens_max: u32) -> ValidRequest {
+pub(super) fn request(
+    engine: &EngineHandle,
+    seed: usize,
+    prompt_tokens: usize,
+    tokens_max: u32,
+) -> ValidRequest {
     let vocabulary = engine.limits().vocabulary;
     let token = |at: usize| TokenId(((at * 7919 + seed * 104_729 + 1) % vocabulary) as u32);
     let prompt = (0..prompt_tokens).map(token).collect();

@@ -1,7 +1,8 @@
 //! Measuring the engine itself: what an iteration costs with an executor that does nothing, and in
-//! [`crowding`] who waits for whom.
+//! [`crowding`] who waits for whom, and in [`throughput`] how fast requests are served together.
 
 pub mod crowding;
+pub mod throughput;
 
 use crate::request::{EndTokens, RequestEvent, StopRules, ValidRequest};
 use crate::settings::{EngineSettings, PrefixReuse, StartError};

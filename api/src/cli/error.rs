@@ -55,6 +55,14 @@ pub enum CommandError {
         /// Tokens of a window.
         window: usize,
     },
+    /// A process of this very program that was to be measured failed.
+    #[error("measuring `lavalane {command}`: {source}")]
+    Child {
+        /// The program's command.
+        command: &'static str,
+        /// What the system or the process said.
+        source: std::io::Error,
+    },
     /// A peer's benchmark failed.
     #[error("the peer's benchmark {}: {reason}", program.display())]
     Peer {
@@ -87,7 +95,8 @@ impl CommandError {
             Self::Vulkan(_) => 4,
             Self::Engine(error) => engine_exit_code(error),
             Self::Start(_) | Self::Crowding(_) => 1,
-            Self::Bench(_) | Self::File { .. } | Self::TextTooShort { .. } | Self::Peer { .. } => 1,
+            Self::Bench(_) | Self::File { .. } | Self::TextTooShort { .. } => 1,
+            Self::Child { .. } | Self::Peer { .. } => 1,
         }
     }
 }

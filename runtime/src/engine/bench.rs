@@ -153,6 +153,56 @@ pub fn decode_rate(
     Ok(median(rates))
 }
 
+/// One sequence that is fed to ever later positions, and whose decoding is measured there as often as wanted.
+pub struct LongSequence<'a> {
+    executor: &'a mut VulkanExecutor,
+    position: usize,
+}
+
+impl<'a> LongSequence<'a> {
+    /// A sequence of no tokens, which has the executor for itself.
+    pub fn new(executor: &'a mut VulkanExecutor) -> Self {
+        Self { executor, position: 0 }
+    }
+
+    /// Feeds the sequence until it has `tokens` tokens.
+    ///
+    /// # Errors
+    /// The engine is too small, or a batch fails.
+    pub fn feed_to(&mut self, tokens: usize) -> Result<(), BenchError> {
+        let prompt = prompt(tokens, self.executor.limits().vocabulary);
+        let mut sequences = self.sequence(tokens)?;
+        for part in prompt.get(self.position..).unwrap_or(&[]).chunks(self.executor.limits().lane_rows_max) {
+            run(self.executor, &mut sequences, &[part.to_vec()])?;
+        }
+        self.position = self.position.max(tokens);
+        Ok(())
+    }
+
+    /// Tokens per second of decoding `steps` tokens after those that were fed.
+    ///
+    /// # Errors
+    /// The engine is too small, or a batch fails.
+    pub fn decode_rate(&mut self, steps: usize) -> Result<f64, BenchError> {
+        let mut sequences = self.sequence(self.position + steps)?;
+        let start = Instant::now();
+        for _ in 0..steps {
+            let next = vec![sequences[0].next];
+            run(self.executor, &mut sequences, &[next])?;
+        }
+        Ok(steps as f64 / start.elapsed().as_secs_f64())
+    }
+
+    /// A session on what was fed, with pages for `tokens` tokens: what it adds counts for nobody else.
+    fn sequence(&self, tokens: usize) -> Result<Vec<Sequence>, BenchError> {
+        let mut sequences = begin(self.executor, 1, tokens.max(self.position))?;
+        for session in sequences.iter_mut().filter_map(|sequence| sequence.session.as_mut()) {
+            session.advance(self.position);
+        }
+        Ok(sequences)
+    }
+}
+
 /// The time per kernel of one step of `rows` rows of one sequence from position `from` on, after one such
 /// step to warm up.
 ///

@@ -7,6 +7,7 @@ mod executor;
 mod layers;
 mod memory;
 mod windows;
+pub mod work;
 
 pub use executor::VulkanExecutor;
 pub use layers::{DuplicateLane, FrameBatch, FrameBatchDone, FrameWork, LayerRunner};

@@ -23,6 +23,7 @@ mod record;
 mod recorder;
 mod region;
 mod repack;
+pub mod roofline;
 mod scratch;
 mod step;
 #[cfg(test)]

@@ -1,24 +1,29 @@
-//! `lavalane bench`: prefill and decode rates over lanes, the time per kernel, and a peer's figures beside
-//! them where its benchmark programs are named by `PEER_BENCH` and `PEER_BATCHED_BENCH`.
+//! `lavalane bench`: prefill and decode rates over lanes, starts, memory, clients, the time per kernel, and a peer's
+//! figures beside them where its programs are named by `PEER_BENCH`, `PEER_BATCHED_BENCH` and `PEER_SERVER`.
 //!
 //! The two sides take turns within one run, because machines drift; the medians are printed with their ratio.
 
+mod child;
 mod figures;
+mod growth;
 mod peer;
+mod profile;
 mod scheduling;
+mod serving;
+mod start;
 
 use super::device_arguments::DeviceArguments;
 use super::error::CommandError;
 use clap::Args;
 use figures::{Figures, Medians, Rates};
-use lavalane_runtime::engine::bench::{decode_rate, prefill_rate, stage_times};
-use lavalane_runtime::engine::{EngineOptions, VulkanExecutor, WindowRunner};
+use lavalane_runtime::engine::bench::{LongSequence, decode_rate, prefill_rate};
+use lavalane_runtime::engine::{EngineOptions, VulkanExecutor};
 use lavalane_runtime::model::Model;
 use peer::Peer;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Measure prefill, decode and the time per kernel
+/// Measure prefill, decode, starts, memory, clients over HTTP and the time per kernel
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Example:\n  PEER_BENCH=…/llama-bench lavalane bench --model models/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -48,6 +53,12 @@ pub struct BenchArguments {
     /// A peer's program that measures streams together (llama-batched-bench)
     #[arg(long, env = "PEER_BATCHED_BENCH", hide_env_values = true)]
     pub peer_batched: Option<PathBuf>,
+    /// A peer's server, to be asked by the same clients as ours (llama-server)
+    #[arg(long, env = "PEER_SERVER", hide_env_values = true)]
+    pub peer_server: Option<PathBuf>,
+    /// Also show how costs grow with lanes, with the position and with the prompt's length (minutes more)
+    #[arg(long)]
+    pub growth: bool,
     /// Where and how exactly to compute
     #[command(flatten)]
     pub device: DeviceArguments,
@@ -55,6 +66,9 @@ pub struct BenchArguments {
 
 /// Lanes whose decoding is measured.
 const LANES: [usize; 3] = [1, 8, 32];
+
+/// The position far into the context at which one lane's decoding is measured.
+const FAR: usize = 4000;
 
 /// Prompt lengths whose prefill is measured.
 const PREFILLS: [usize; 2] = [128, 512];
@@ -69,33 +83,74 @@ pub fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
     }
     let model = Arc::new(Model::open(&arguments.model)?);
     let sequence = (arguments.prompt + arguments.steps).max(PREFILLS[1]);
-    let options = EngineOptions {
-        choice: arguments.device.choice(),
-        precision: arguments.device.precision(),
-        kv_type: arguments.device.kv_type(),
-        lanes: LANES[2],
-        context_tokens: Some(sequence.min(model.description().context)),
-        ..EngineOptions::default()
-    };
-    let mut executor = VulkanExecutor::new(model.clone(), &options)?;
-    let device = executor.device().clone();
-    println!("{} on {}, pack {}", model.description().name, device.name, executor.pack().name());
-    let peer = Peer::new(arguments.peer.clone(), arguments.peer_batched.clone(), arguments.model.clone());
-    if !peer.measures_anything() {
-        println!("no peer: PEER_BENCH and PEER_BATCHED_BENCH are not set");
+    let context = model.description().context;
+    let mut executor = executor(arguments, &model, LANES[2], sequence.min(context))?;
+    println!("{} on {}, pack {}", model.description().name, executor.device().name, executor.pack().name());
+    let (single, batched) = (arguments.peer.clone(), arguments.peer_batched.clone());
+    let peer = Peer::new(single, batched, arguments.peer_server.clone(), arguments.model.clone());
+    if !peer.missing().is_empty() {
+        println!("not all of a peer is measured: {} not set", peer.missing().join(", "));
     }
     let (mut ours, mut theirs) = (Rates::default(), Rates::default());
     for _ in 0..arguments.repeats.max(1) {
         measure(arguments, &mut executor, &mut ours)?;
-        peer.measure(&PREFILLS, &LANES, arguments.prompt, arguments.steps, &mut theirs)?;
+        peer.single(&PREFILLS, arguments.steps, &[0], &mut theirs)?;
+        peer.batched(&LANES[1..], arguments.prompt, arguments.steps, &mut theirs)?;
     }
     drop(executor);
+    measure_far(arguments, &model, &peer, &mut ours, &mut theirs)?;
     let figures = Figures { lavalane: ours.medians(), peer: theirs.medians() };
     print_rates(&figures.lavalane, &figures.peer);
-    print_stages(arguments, model.clone())?;
+    start::print(arguments, context, &peer)?;
+    serving::print(arguments, &model, &peer)?;
+    profile::print(arguments, model.clone())?;
+    if arguments.growth {
+        growth::print(arguments, &model, &peer)?;
+    }
     scheduling::print(arguments, model)?;
     if let Some(path) = &arguments.json {
         figures.write(path)?;
+    }
+    Ok(())
+}
+
+/// An executor with room for `lanes` sequences of `context` tokens.
+fn executor(
+    arguments: &BenchArguments,
+    model: &Arc<Model>,
+    lanes: usize,
+    context: usize,
+) -> Result<VulkanExecutor, CommandError> {
+    let options = EngineOptions {
+        choice: arguments.device.choice(),
+        precision: arguments.device.precision(),
+        kv_type: arguments.device.kv_type(),
+        lanes,
+        context_tokens: Some(context),
+        ..EngineOptions::default()
+    };
+    Ok(VulkanExecutor::new(model.clone(), &options)?)
+}
+
+/// Measures one stream far into its context, where both sides read much of their caches.
+fn measure_far(
+    arguments: &BenchArguments,
+    model: &Arc<Model>,
+    peer: &Peer,
+    ours: &mut Rates,
+    theirs: &mut Rates,
+) -> Result<(), CommandError> {
+    let (needed, context) = (FAR + arguments.steps, model.description().context);
+    if needed > context {
+        println!("decode_1_at_{FAR}: skipped, the model's context is {context} tokens");
+        return Ok(());
+    }
+    let mut executor = executor(arguments, model, 1, needed)?;
+    let mut sequence = LongSequence::new(&mut executor);
+    sequence.feed_to(FAR)?;
+    for _ in 0..arguments.repeats.max(1) {
+        ours.add(format!("decode_1_at_{FAR}"), sequence.decode_rate(arguments.steps)?);
+        peer.single(&[], arguments.steps, &[FAR], theirs)?;
     }
     Ok(())
 }
@@ -117,32 +172,11 @@ fn measure(
 }
 
 fn print_rates(ours: &Medians, theirs: &Medians) {
-    println!("{:14} {:>12} {:>12} {:>8}   (tokens/s, medians)", "", "lavalane", "peer", "ratio");
+    println!("{:16} {:>12} {:>12} {:>8}   (tokens/s, medians)", "", "lavalane", "peer", "ratio");
     for (name, rate) in ours {
         match theirs.get(name) {
-            Some(peer) => println!("{name:14} {rate:12.1} {peer:12.1} {:8.2}", rate / peer),
-            None => println!("{name:14} {rate:12.1} {:>12} {:>8}", "-", "-"),
+            Some(peer) => println!("{name:16} {rate:12.1} {peer:12.1} {:8.2}", rate / peer),
+            None => println!("{name:16} {rate:12.1} {:>12} {:>8}", "-", "-"),
         }
     }
-}
-
-fn print_stages(arguments: &BenchArguments, model: Arc<Model>) -> Result<(), CommandError> {
-    let device = &arguments.device;
-    let (precision, kv_type) = (device.precision(), device.kv_type());
-    let mut runner = WindowRunner::new(model, device.choice(), precision, kv_type, 128, 128)?;
-    for rows in [1, 8, 128] {
-        let times = stage_times(&mut runner, rows, 0)?;
-        let total: f64 = times.iter().map(|time| time.seconds).sum();
-        println!("time per kernel, a step of {rows} rows: {:.2} ms on the device", total * 1e3);
-        for time in times {
-            println!(
-                "  {:32} {:4} times {:9.3} ms {:5.1}%",
-                time.name,
-                time.count,
-                time.seconds * 1e3,
-                100.0 * time.seconds / total
-            );
-        }
-    }
-    Ok(())
 }
