@@ -179,7 +179,8 @@ impl Target {
         } else {
             for (k, &code) in part.codes.iter().enumerate() {
                 let texel = self.layout.texel(row, block * 2 + k / 16, self.blocks * 2);
-                self.repacked.codes[texel * 4 + (k % 16) / 4] |= u32::from(code as u8) << (8 * (k % 4));
+                self.repacked.codes[texel * 4 + (k % 16) / 4] |=
+                    u32::from(code as u8 ^ 0x80) << (8 * (k % 4));
             }
         }
         for value in scales.iter_mut().chain(minimums.iter_mut()) {

@@ -43,7 +43,7 @@ vec4 weights_of(int group, int blocks, int block, int quad, int lane) {
     uint word = texelFetch(weight_codes, ENTRY(group, block, blocks) * LANES + lane)[quad >> 1] >> (16 * (quad & 1));
     ivec4 code = ivec4(int(word & 15u), int((word >> 4) & 15u), int((word >> 8) & 15u), int((word >> 12) & 15u));
 #else
-    uint word = texelFetch(weight_codes, ENTRY(group, block * 2 + (quad >> 2), blocks * 2) * LANES + lane)[quad & 3];
+    uint word = texelFetch(weight_codes, ENTRY(group, block * 2 + (quad >> 2), blocks * 2) * LANES + lane)[quad & 3] ^ 0x80808080u;
     ivec4 code = ivec4(int(word << 24) >> 24, int(word << 16) >> 24, int(word << 8) >> 24, int(word) >> 24);
 #endif
 #if SCALE_KIND == SCALES_HALF

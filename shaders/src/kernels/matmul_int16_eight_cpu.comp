@@ -30,20 +30,26 @@ void main() {
         const int input_block = tile * blocks + block;
         int dots[ROW_GROUPS * TOKENS];
         for (int i = 0; i < ROW_GROUPS * TOKENS; i++) dots[i] = 0;
+        // Of the token of the lane's own number.
+        int input_sum = 0;
         uvec4 packed[ROW_GROUPS];
 #if CODE_KIND == CODES_4BIT
         FOR_GROUPS packed[group] = texelFetch(weight_codes, ENTRY(groups[group], block, blocks) * LANES + lane);
 #define FETCH(quarter)
 #define WEIGHT(group, quarter, i) int((packed[group][quarter] >> (4 * (i))) & 15u)
+#define SIGNED(dot, token) (dot)
 #else
 #define FETCH(quarter) if ((quarter & 1) == 0) FOR_GROUPS packed[group] = texelFetch(weight_codes, ENTRY(groups[group], block * 2 + (quarter >> 1), blocks * 2) * LANES + lane);
-#define WEIGHT(group, quarter, i) (int(packed[group][(quarter & 1) * 2 + ((i) >> 2)] << (24 - 8 * ((i) & 3))) >> 24)
+#define WEIGHT(group, quarter, i) int((packed[group][(quarter & 1) * 2 + ((i) >> 2)] >> (8 * ((i) & 3))) & 255u)
+// Codes are stored 128 too large.
+#define SIGNED(dot, token) ((dot) - (OF_LANE(input_sum, token) << 7))
 #endif
 #define QUARTER(quarter) { \
     FETCH(quarter) \
     uvec4 words = texelFetch(input_codes, (input_block * 4 + quarter) * 8 + lane); \
     [[unroll]] for (int i = 0; i < 8; i++) { \
         int input_code = (i & 1) == 0 ? int(words[i >> 1] << 16) >> 16 : int(words[i >> 1]) >> 16; \
+        input_sum += input_code; \
         int weights[ROW_GROUPS]; \
         FOR_GROUPS weights[group] = WEIGHT(group, quarter, i); \
         FOR_TOKENS { \
@@ -55,7 +61,11 @@ void main() {
         QUARTER(1)
 #if SCALE_KIND == SCALES_FLOAT_PER_16
         int first_dots[ROW_GROUPS * TOKENS];
-        for (int i = 0; i < ROW_GROUPS * TOKENS; i++) { first_dots[i] = dots[i]; dots[i] = 0; }
+        FOR_GROUPS FOR_TOKENS {
+            first_dots[group * TOKENS + token] = SIGNED(dots[group * TOKENS + token], token);
+            dots[group * TOKENS + token] = 0;
+        }
+        input_sum = 0;
 #endif
         QUARTER(2)
         QUARTER(3)
@@ -71,12 +81,13 @@ void main() {
 #endif
             FOR_TOKENS {
                 float input_factor = OF_LANE(input_scale.x, token);
+                int dot = SIGNED(dots[group * TOKENS + token], token);
 #if SCALE_KIND == SCALES_FLOAT_PER_16
                 precise float first = scale.x * (input_factor * float(first_dots[group * TOKENS + token])) + scale.y * OF_LANE(input_scale.y, token);
-                precise float last = scale.z * (input_factor * float(dots[group * TOKENS + token])) + scale.w * OF_LANE(input_scale.z, token);
+                precise float last = scale.z * (input_factor * float(dot)) + scale.w * OF_LANE(input_scale.z, token);
                 precise float term = first + last;
 #else
-                precise float term = scale.x * (input_factor * float(dots[group * TOKENS + token])) + scale.y * OF_LANE(input_scale.w, token);
+                precise float term = scale.x * (input_factor * float(dot)) + scale.y * OF_LANE(input_scale.w, token);
 #endif
                 sums[group * TOKENS + token] += term;
             }

@@ -59,18 +59,17 @@ void main() {
 #define DOT(group) (dots[group] + (dots16[group] >> 4) + (dots256[group] >> 8))
 #else
 #define WORD(b, half_index, word) { int x[4]; [[unroll]] for (int i = 0; i < 4; i++) x[i] = INPUT(b, (half_index) * 16 + (word) * 4 + i); \
+    input_sum += (x[0] + x[1]) + (x[2] + x[3]); \
     FOR_GROUPS { \
         uint four = packed[group][word]; \
-        dots[group] += (int(four << 24) >> 24) * x[0]; \
-        dots16[group] += (int(four << 16) >> 24) * x[1]; \
-        dots[group] += (int(four << 8) >> 24) * x[2]; \
-        dots16[group] += (int(four) >> 24) * x[3]; \
+        dots[group] += int(four & 0xffu) * x[0] + int((four >> 16) & 0xffu) * x[2]; \
+        dots16[group] += int((four >> 8) & 0xffu) * x[1] + int(four >> 24) * x[3]; \
     } }
 #define HALF(b, first_word) WORD(b, (first_word) >> 1, 0) WORD(b, (first_word) >> 1, 1) WORD(b, (first_word) >> 1, 2) WORD(b, (first_word) >> 1, 3)
 #define FETCH(b, half_index) FOR_GROUPS packed[group] = texelFetch(weight_codes, ENTRY(groups[group], block * 2 + half_index, blocks * 2) * LANES + lane);
-#define DOT(group) (dots[group] + dots16[group])
+#define DOT(group) (dots[group] + dots16[group] - (input_sum << 7))
 #endif
-#define CLEAR FOR_GROUPS { dots[group] = 0; dots16[group] = 0; dots256[group] = 0; }
+#define CLEAR input_sum = 0; FOR_GROUPS { dots[group] = 0; dots16[group] = 0; dots256[group] = 0; }
 
 #if SCALE_KIND == SCALES_FLOAT_PER_16
 #define MIDDLE FOR_GROUPS first_dots[group] = DOT(group); CLEAR
@@ -96,7 +95,7 @@ void main() {
     const int block = min(first_block + b, blocks - 1); \
     bool counts = first_block + b < blocks; \
     uvec4 packed[ROW_GROUPS]; \
-    int dots[ROW_GROUPS], dots16[ROW_GROUPS], dots256[ROW_GROUPS], first_dots[ROW_GROUPS]; \
+    int input_sum, dots[ROW_GROUPS], dots16[ROW_GROUPS], dots256[ROW_GROUPS], first_dots[ROW_GROUPS]; \
     CLEAR \
     FETCH(b, 0) HALF(b, 0) MIDDLE FETCH(b, 1) HALF(b, 2) \
     FOR_GROUPS { TERM(b) if (counts) sums[group] += term; } }

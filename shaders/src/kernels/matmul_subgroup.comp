@@ -58,7 +58,7 @@ ivec4 codes_of(uint group, uint block, uint quad, uint lane) {
     uint word = weight_codes[ENTRY(group, block, push.blocks) * LANES + lane][quad >> 1] >> (16u * (quad & 1u));
     return ivec4(word & 15u, (word >> 4) & 15u, (word >> 8) & 15u, (word >> 12) & 15u);
 #else
-    uint word = weight_codes[ENTRY(group, block * 2u + (quad >> 2), push.blocks * 2u) * LANES + lane][quad & 3u];
+    uint word = weight_codes[ENTRY(group, block * 2u + (quad >> 2), push.blocks * 2u) * LANES + lane][quad & 3u] ^ 0x80808080u;
     return ivec4(int(word << 24) >> 24, int(word << 16) >> 24, int(word << 8) >> 24, int(word) >> 24);
 #endif
 }

@@ -3,7 +3,8 @@
 // ENTRY(group, index, count) is the place of entry `index` of the `count` that a group has, in units of LANES.
 // Along K, blocks of 32 weights; weight = scale * code + minimum.
 //   4-bit codes:  ENTRY(group, block, blocks) * LANES + lane -> 32 codes; code k in word k / 8, bits 4 * (k % 8)
-//   8-bit codes:  ENTRY(group, block * 2 + half, blocks * 2) * LANES + lane -> 16 signed codes, in byte order
+//   8-bit codes:  ENTRY(group, block * 2 + half, blocks * 2) * LANES + lane -> 16 codes, 128 more each, in byte order:
+//                 without signs, CPUs multiply and add them in one instruction
 //   float16 and bfloat16: ENTRY(group, block * 4 + eighth of 8, blocks * 4) * LANES + lane -> 8 values
 //   float32:      ENTRY(group, block * 8 + quarter of 4, blocks * 8) * LANES + lane -> 4 values
 // Scales, by SCALE_KIND:

@@ -43,7 +43,7 @@ impl TwinRow {
                 CodeKind::Nibbles | CodeKind::Bytes => {
                     let codes = std::array::from_fn(|k| match storage.codes {
                         CodeKind::Nibbles => (texel(1, block, 0)[k / 8] >> (4 * (k % 8)) & 15) as i32,
-                        _ => i32::from((texel(2, block, k / 16)[k % 16 / 4] >> (8 * (k % 4))) as u8 as i8),
+                        _ => i32::from((texel(2, block, k / 16)[k % 16 / 4] >> (8 * (k % 4))) as u8) - 128,
                     });
                     let scales = scales(storage, &repacked.scales, blocks, layout, row, block);
                     quantised.push(WeightBlock { codes, scales });
