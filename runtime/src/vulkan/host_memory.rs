@@ -4,7 +4,7 @@
 use super::buffers::buffer_usage;
 use super::device::Member;
 use super::error::VulkanError;
-use memmap2::{MmapMut, MmapRaw};
+use memmap2::{Advice, MmapMut, MmapRaw};
 use std::sync::Arc;
 use vulkano::VulkanObject;
 use vulkano::buffer::sys::RawBuffer;
@@ -32,6 +32,8 @@ impl HostMemory {
             needed_bytes: bytes as u64,
             reason: error.to_string(),
         })?;
+        // Large pages spare walks through page tables; where there are none, nothing is lost.
+        let _ = map.advise(Advice::HugePage);
         Ok(Self { map: map.into() })
     }
 
