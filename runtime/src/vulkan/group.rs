@@ -27,10 +27,9 @@ use vulkano::pipeline::ComputePipeline;
 /// The most members of a group: beyond, waiting for one another costs more than another core gives.
 const MEMBERS_MAX: usize = 16;
 
-/// How long a member waits at a meeting, in turns of `meet.comp`: this many for each row of a step, since
-/// the longer a step's parts the less even they are, and no more than software drivers allow a loop.
-const TURNS_PER_ROW: usize = 4_000;
-const TURNS_MAX: usize = 60_000;
+/// How long a member waits at a meeting, in turns of `meet.comp`: about as many as software drivers allow a
+/// loop. That is around a millisecond, so that a short interruption does not cost a whole step.
+const TURNS_MAX: u32 = 60_000;
 
 /// How long the test at start is tried: kernels are compiled meanwhile, and the machine may be busy.
 const TEST_TIME_MAX: Duration = Duration::from_secs(10);
@@ -98,8 +97,6 @@ pub(crate) struct GroupRecorder<'a> {
     recorders: Vec<Recorder>,
     /// How many meetings were recorded.
     meetings: u32,
-    /// How long each waits, in turns.
-    turns_max: u32,
 }
 
 /// Every member's commands, ready to run as often as wanted, one run at a time.
@@ -162,7 +159,7 @@ impl Group {
 
     /// Members meet a few times, so that it is known that they can.
     fn test_meetings(&self) -> Result<(), VulkanError> {
-        let mut recorder = self.record(Team::All, TURNS_MAX)?;
+        let mut recorder = self.record(Team::All)?;
         for _ in 0..TEST_MEETINGS {
             recorder.barrier();
         }
@@ -179,7 +176,7 @@ impl Group {
 
     /// The seconds that a turn of waiting takes: the first member waits for nobody.
     fn measure_turn(&self) -> Result<f64, VulkanError> {
-        let mut recorder = self.record(Team::All, TURNS_MAX)?;
+        let mut recorder = self.record(Team::All)?;
         recorder.recorders.truncate(1);
         recorder.barrier();
         // The others have nothing to do.
@@ -189,7 +186,7 @@ impl Group {
         let program = recorder.finish()?;
         let start = Instant::now();
         self.run(&program)?;
-        Ok(start.elapsed().as_secs_f64() / TURNS_MAX as f64)
+        Ok(start.elapsed().as_secs_f64() / f64::from(TURNS_MAX))
     }
 
     /// The members.
@@ -273,18 +270,17 @@ impl Group {
         ready.collect::<Result<_, VulkanError>>().map(Stage)
     }
 
-    /// Begins to record for a team, for a step of `rows` rows.
+    /// Begins to record for a team.
     ///
     /// # Errors
     /// The driver's refusal.
-    pub(crate) fn record(&self, team: Team, rows: usize) -> Result<GroupRecorder<'_>, VulkanError> {
+    pub(crate) fn record(&self, team: Team) -> Result<GroupRecorder<'_>, VulkanError> {
         let count = match team {
             Team::All => self.members.len(),
             Team::One => 1,
         };
         let recorders = self.members[..count].iter().map(Member::record).collect::<Result<_, _>>()?;
-        let turns_max = rows.saturating_mul(TURNS_PER_ROW).min(TURNS_MAX) as u32;
-        Ok(GroupRecorder { group: self, team, recorders, meetings: 0, turns_max })
+        Ok(GroupRecorder { group: self, team, recorders, meetings: 0 })
     }
 
     /// Runs a program to its end.
@@ -400,7 +396,7 @@ impl GroupRecorder<'_> {
         };
         self.meetings += 1;
         let expected = self.meetings * self.group.members.len() as u32;
-        let push = [expected, self.turns_max];
+        let push = [expected, TURNS_MAX];
         for (recorder, (pipeline, set)) in self.recorders.iter_mut().zip(&meeting.stage.0) {
             recorder.barrier();
             recorder.dispatch_once(pipeline, set, push);

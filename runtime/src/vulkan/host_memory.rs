@@ -4,7 +4,7 @@
 use super::buffers::buffer_usage;
 use super::device::Member;
 use super::error::VulkanError;
-use memmap2::{Advice, MmapMut, MmapRaw};
+use memmap2::{MmapMut, MmapRaw};
 use std::sync::Arc;
 use vulkano::VulkanObject;
 use vulkano::buffer::sys::RawBuffer;
@@ -33,7 +33,8 @@ impl HostMemory {
             reason: error.to_string(),
         })?;
         // Large pages spare walks through page tables; where there are none, nothing is lost.
-        let _ = map.advise(Advice::HugePage);
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
         Ok(Self { map: map.into() })
     }
 

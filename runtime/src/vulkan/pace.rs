@@ -2,8 +2,8 @@
 //!
 //! Members wait for one another hundreds of times in a step. Where each has a core of its own, that costs
 //! a few percent; where other programs want the cores, a member that waits holds up the one it waits for.
-//! So a group that loses most of its time that way lets one member compute alone for a while. A step has
-//! the same bits either way.
+//! So a group that loses most of its time that way lets one member compute alone for a while; one bad step
+//! is but an interruption, and all try again at once. A step has the same bits either way.
 
 /// Who computes a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,17 +21,11 @@ const WAITED_SHARE_MAX: f64 = 0.5;
 const ALONE_STEPS_MAX: u32 = 64;
 
 /// What is known of how well the members work together.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pace {
     alone_left: u32,
     /// How many steps are computed alone after the next bad one.
     alone_next: u32,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self { alone_left: 0, alone_next: 1 }
-    }
 }
 
 impl Pace {
@@ -49,13 +43,13 @@ impl Pace {
         if waited_share > WAITED_SHARE_MAX {
             return self.missed();
         }
-        self.alone_next = 1;
+        self.alone_next = 0;
     }
 
     /// The members missed each other.
     pub(crate) fn missed(&mut self) {
         self.alone_left = self.alone_next;
-        self.alone_next = (self.alone_next * 2).min(ALONE_STEPS_MAX);
+        self.alone_next = (self.alone_next * 2).clamp(1, ALONE_STEPS_MAX);
     }
 }
 
@@ -71,7 +65,7 @@ mod tests {
     fn bad_steps_in_a_row_are_followed_by_more_and_more_steps_alone_and_a_good_one_ends_that() {
         let mut pace = Pace::default();
         assert_eq!(pace.team(), Team::All);
-        let found: Vec<usize> = (0..8)
+        let found: Vec<usize> = (0..9)
             .map(|step| {
                 if step % 2 == 0 {
                     pace.missed()
@@ -81,8 +75,10 @@ mod tests {
                 alone_steps(&mut pace)
             })
             .collect();
-        assert_eq!(found, [1, 2, 4, 8, 16, 32, 64, 64]);
+        assert_eq!(found, [0, 1, 2, 4, 8, 16, 32, 64, 64]);
         pace.met(0.2);
+        assert_eq!(alone_steps(&mut pace), 0);
+        pace.missed();
         assert_eq!(alone_steps(&mut pace), 0);
         pace.missed();
         assert_eq!(alone_steps(&mut pace), 1);

@@ -142,7 +142,7 @@ impl Forward {
         if copies.is_empty() {
             return Ok(());
         }
-        let mut recorder = self.group.record(Team::One, 1)?;
+        let mut recorder = self.group.record(Team::One)?;
         for copy in copies {
             for layer in &self.layers {
                 layer.copy_page(&mut recorder, self.shape.kv_page_bytes, copy.from.index(), copy.to.index());
@@ -192,7 +192,7 @@ impl Forward {
     }
 
     fn record_step(&self, shape: StepShape, profile: Option<Profile>) -> Result<Program, VulkanError> {
-        let mut recorder = self.group.record(shape.team, shape.rows)?;
+        let mut recorder = self.group.record(shape.team)?;
         if let Some(profile) = profile {
             recorder.take_times(profile);
         }
@@ -217,7 +217,7 @@ impl Forward {
         while logits.len() < wanted {
             let count = (wanted - logits.len()).min(self.shape.logit_rows_max);
             if !logits.is_empty() {
-                let mut recorder = self.group.record(Team::One, count)?;
+                let mut recorder = self.group.record(Team::One)?;
                 self.record_head(&mut recorder, head, logits.len(), count);
                 self.group.run(&recorder.finish()?)?;
             }

@@ -105,7 +105,7 @@ impl Bench {
 
     /// Records for the group and waits for the end.
     pub(super) fn run_group(&self, record: impl FnOnce(&mut GroupRecorder<'_>)) {
-        let mut recorder = self.group.record(Team::All, 1).unwrap();
+        let mut recorder = self.group.record(Team::All).unwrap();
         record(&mut recorder);
         self.group.run(&recorder.finish().unwrap()).unwrap();
     }
