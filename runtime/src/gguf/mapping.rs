@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io;
 
 use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::UncheckedAdvice;
 
 /// Maps a file for reading.
 ///
@@ -16,4 +18,15 @@ pub(super) fn map_for_reading(file: &File) -> io::Result<Mmap> {
     // model file that another program truncates while it is served is outside what we can guard, and the
     // documentation of `GgufFile::open` says so.
     unsafe { Mmap::map(file) }
+}
+
+/// Takes a map's pages out of this process's memory; what is read again comes from the file again. Where the
+/// operating system knows no such thing, nothing happens.
+#[cfg_attr(unix, allow(unsafe_code, reason = "the same advice would lose what a writable map holds"))]
+pub(super) fn release_pages(map: &Mmap) {
+    // SAFETY: the map is read-only and of a file, so that its bytes stay what they are.
+    #[cfg(unix)]
+    let _ = unsafe { map.unchecked_advise(UncheckedAdvice::DontNeed) };
+    #[cfg(not(unix))]
+    let _ = map;
 }

@@ -207,4 +207,10 @@ impl GgufFile {
         let start = tensor.start as usize;
         &self.parts[tensor.part].map[start..start + tensor.bytes()]
     }
+
+    /// Takes what was read of the file out of this process's memory, which is worth it once the tensors were
+    /// copied elsewhere. They can be read as before.
+    pub fn release_pages(&self) {
+        self.parts.iter().for_each(|part| mapping::release_pages(&part.map));
+    }
 }

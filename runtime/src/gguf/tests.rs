@@ -237,6 +237,8 @@ fn a_split_model_is_one_file_and_its_parts_are_checked() {
     let file = GgufFile::open(&first).unwrap();
     assert_eq!(file.tensors().len(), 2);
     assert_eq!(file.data(file.tensor("part1").unwrap()), [1; 8]);
+    file.release_pages();
+    assert_eq!(file.data(file.tensor("part1").unwrap()), [1; 8]);
     let error = GgufFile::open(&second).err().expect("it is no first part").to_string();
     assert!(error.ends_with("this is part 2 of a split model; open its first part"), "{error}");
     folder.write("m-00002-of-00002.gguf", &split_part(0, 2, 2));

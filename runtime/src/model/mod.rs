@@ -74,6 +74,11 @@ impl Model {
         self.file.data(tensor)
     }
 
+    /// As [`GgufFile::release_pages`](crate::gguf::GgufFile::release_pages).
+    pub(crate) fn release_pages(&self) {
+        self.file.release_pages();
+    }
+
     /// All elements of one of the model's tensors as f32, row after row.
     pub fn floats(&self, tensor: &TensorInfo) -> Vec<f32> {
         let mut floats = vec![0.0; tensor.elements()];

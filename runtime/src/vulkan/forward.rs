@@ -198,11 +198,16 @@ impl Forward {
             buffers: &buffers,
         };
         let first_norm = build.norm(&model.layers()[range.start() as usize].attention_norm, None)?;
-        let layers = range.layers().map(|layer| build.layer(layer, range)).collect::<Result<Vec<_>, _>>()?;
+        let mut layers = Vec::new();
+        for layer in range.layers() {
+            layers.push(build.layer(layer, range)?);
+            model.release_pages();
+        }
         let head = match has_head {
             true => Some(build.matrix(&[&model.tensors().output], &buffers.logits)?),
             false => None,
         };
+        model.release_pages();
         let descriptions = model.description().layers[range.layers()].to_vec();
         let (programs, pace) = (Programs::default(), Pace::default());
         Ok(Self { programs, pace, shape, buffers, layers, head, descriptions, first_norm, group })
