@@ -36,7 +36,7 @@ impl VulkanExecutor {
     pub fn new(model: Arc<Model>, options: &EngineOptions) -> Result<Self, EngineError> {
         let device = crate::vulkan::chosen(&options.choice)?;
         let plan = MemoryPlan::new(&model, options, &device)?;
-        let forward_options = ForwardOptions {
+        let mut forward_options = ForwardOptions {
             choice: options.choice.clone(),
             precision: options.precision,
             kv_type: options.kv_type,
@@ -47,6 +47,8 @@ impl VulkanExecutor {
             layers: None,
         };
         let forward = Forward::new(&model, &forward_options)?;
+        // After a recovery too, sessions have the bits of the same pack.
+        forward_options.choice.pack = Some(forward.pack());
         let limits = ExecutorLimits {
             batch_rows_max: options.batch_rows_max,
             lane_rows_max: options.submission_rows_max.min(options.batch_rows_max),

@@ -241,6 +241,11 @@ impl Member {
         })
     }
 
+    /// Whether the device computes on the host's cores.
+    pub(crate) fn is_software(&self) -> bool {
+        self.device.physical_device().properties().device_type == PhysicalDeviceType::Cpu
+    }
+
     /// Why this device cannot take host memory as its own, if it cannot.
     pub(crate) fn import_obstacle(&self) -> Option<String> {
         if !self.device.enabled_extensions().ext_external_memory_host {

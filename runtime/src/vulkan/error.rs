@@ -29,6 +29,14 @@ pub enum VulkanError {
         /// What is missing.
         reason: String,
     },
+    /// No kernel pack computes rightly on the device.
+    #[error("{device} does not compute rightly, by its self-test: {failures}")]
+    SelfTest {
+        /// The device.
+        device: String,
+        /// Of each pack that was tried, what was wrong.
+        failures: String,
+    },
     /// More members were asked for than the device can be grouped into.
     #[error("this device cannot be a group of {members} members: {reason}")]
     Ungroupable {

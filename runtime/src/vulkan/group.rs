@@ -14,6 +14,7 @@ use super::pipelines::{Binding, Pipelines, Specialised};
 use super::profile::Profile;
 use super::recorder::{Ready, Recorder};
 use super::region::Region;
+use super::self_test::{Tested, open_tested};
 use super::threads::{SoftwareThreads, software_threads};
 use lavalane_shaders::Kernel;
 use parking_lot::Mutex;
@@ -111,7 +112,8 @@ impl Group {
     /// No loader, driver or such device; a pack that the device cannot run; a driver's refusal. More
     /// members than one where the device cannot be grouped.
     pub(crate) fn open(choice: &DeviceChoice) -> Result<Self, VulkanError> {
-        let first = Member::open(choice)?;
+        let first = open_tested(choice, Tested::AllButSoftware, &|_, _, _| ())?;
+        let choice = &DeviceChoice { pack: Some(first.pack), ..choice.clone() };
         let obstacle = grouping_obstacle(&first);
         let count = match (choice.members, &obstacle) {
             (Some(count), None) => count.clamp(1, MEMBERS_MAX),
@@ -139,6 +141,11 @@ impl Group {
     /// A group of one.
     pub(crate) fn single(member: Member) -> Self {
         Self { members: vec![member], meeting: None, shared: Mutex::default() }
+    }
+
+    /// The first member, out of the group.
+    pub(super) fn into_first(mut self) -> Member {
+        self.members.swap_remove(0)
     }
 
     fn of(members: Vec<Member>) -> Result<Self, VulkanError> {

@@ -25,6 +25,7 @@ mod region;
 mod repack;
 pub mod roofline;
 mod scratch;
+mod self_test;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -34,5 +35,6 @@ pub use device::{DeviceChoice, DeviceReport, HOST_SIDE_REVISION, Pack, chosen, d
 pub use error::VulkanError;
 pub use forward::{Forward, ForwardOptions, KvType, Precision};
 pub use profile::StageTime;
+pub use self_test::self_test;
 pub use step::{RowLogits, StepLane, StepResult};
 pub use threads::{SoftwareThreads, run_software_devices_inline, software_threads};
