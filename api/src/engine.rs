@@ -3,6 +3,7 @@
 use crate::faults::Faults;
 use crate::http::state::DeviceSummary;
 use crate::settings::Settings;
+use crate::software_threads::restart_if_alone;
 use crate::templates::{TemplateChoice, TemplateProcess, TemplateRenderer};
 use crate::text_model::TextModel;
 use lavalane_actors::{Engine, EngineHandle, StartError};
@@ -11,7 +12,7 @@ use lavalane_runtime::engine::{EngineError, MemoryPlan, VulkanExecutor};
 use lavalane_runtime::gguf::GgufError;
 use lavalane_runtime::model::{Model, ModelError};
 use lavalane_runtime::tokenizer::{Tokenizer, TokenizerError, TokenizerSource};
-use lavalane_runtime::vulkan::KvType;
+use lavalane_runtime::vulkan::{GroupReport, KvType};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub struct LoadedEngine {
     pub model: TextModel,
     /// What computes.
     pub device: DeviceSummary,
+    /// How the devices of its group compute together.
+    pub group: GroupReport,
     /// What the model takes of the device's memory.
     pub plan: MemoryPlan,
 }
@@ -109,6 +112,8 @@ pub fn load_with_faults(
     let tokenizer = Arc::new(Tokenizer::new(&source, settings.unknown_pre_tokenizer)?);
     let template = template(&settings.chat_template, &source, &tokenizer, host)?;
     let executor = VulkanExecutor::new(model, &settings.engine_options)?;
+    let group = executor.group_report().expect("a device that was just opened is not lost");
+    restart_if_alone(&group);
     let report = executor.device();
     let kv_type = match settings.engine_options.kv_type {
         KvType::F16 => "f16",
@@ -126,7 +131,7 @@ pub fn load_with_faults(
     faults.attach(&engine);
     let (name, aliases) = (settings.model_name.clone(), settings.model_aliases.clone());
     let model = TextModel::new(name, aliases, tokenizer, template);
-    Ok(LoadedEngine { engine, model, device, plan })
+    Ok(LoadedEngine { engine, model, device, group, plan })
 }
 
 /// The chat template. A model file without a usable one fails chat requests only; one that was asked for must be

@@ -9,6 +9,7 @@ pub mod generation;
 pub mod http;
 pub mod random;
 pub mod settings;
+pub mod software_threads;
 pub mod templates;
 pub mod text_model;
 pub mod websocket;

@@ -2,7 +2,7 @@
 
 use lavalane_integration_tests::server::{Server, SyntheticModel};
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -122,7 +122,42 @@ fn inspect_shows_what_synth_wrote_and_what_it_needs() {
         assert!(output.contains(part), "{part:?} is not in {output}");
     }
     let (output, _) = check_success(model.path(), &["devices"], "");
-    assert!(output.contains("kernel pack: "), "{output}");
+    assert!(output.contains("kernel pack: ") && output.contains("self-test: passed in "), "{output}");
+    assert!(output.contains("threads: "), "{output}");
+}
+
+/// Starts a server that may say how software devices run, and looks for `expected` in its line about threads.
+fn check_threads(name: &str, arguments: &[&str], variables: &[(&str, &str)], expected: &str) {
+    let model = model(name);
+    let serve = ["serve", "--port", "0", "--model", "MODEL", "--context", "64"];
+    let mut command = command(model.path(), &[&serve[..], arguments].concat());
+    command.env_remove("LP_NUM_THREADS").env("LAVALANE_TEST_THREADS", "program").envs(variables.to_vec());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let output = BufReader::new(child.stdout.take().expect("it is piped"));
+    let line = output.lines().map_while(Result::ok).find(|line| line.starts_with("  threads  "));
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    let line = line.expect("the start says which threads compute");
+    if line.contains("the device's own") {
+        println!("skipped: the device is no software device");
+        return;
+    }
+    assert!(line.contains(expected), "{name}: {line}");
+}
+
+#[test]
+fn a_member_alone_computes_on_the_drivers_pool_of_threads() {
+    let pool = "the driver's pool of threads, because ";
+    check_threads("threads-one", &["--members", "1"], &[], &format!("{pool}one member was asked for"));
+    check_threads(
+        "threads-subgroup",
+        &["--pack", "subgroup"],
+        &[],
+        &format!("{pool}only the cpu kernel pack"),
+    );
+    // With vectors of 128 bits Mesa's driver has subgroups of 4, which only the driver can tell.
+    check_threads("threads-later", &[], &[("LP_NATIVE_VECTOR_WIDTH", "128")], pool);
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! `lavalane devices`: every Vulkan device, the kernel pack it gets, and why.
+//! `lavalane devices`: every Vulkan device, the kernel pack it gets, and why; how the pack's self-test went,
+//! and which threads the device that is taken computes on.
 
 use super::error::CommandError;
+use crate::software_threads::restart_if_alone;
 use clap::Args;
-use lavalane_runtime::vulkan::{DeviceChoice, DeviceReport, chosen, devices};
+use lavalane_runtime::vulkan::{DeviceChoice, DeviceReport, chosen, devices, group_report, self_test};
 
 /// List the Vulkan devices of this machine
 #[derive(Args, Clone, Debug)]
@@ -15,11 +17,26 @@ pub struct DevicesArguments {}
 /// No loader or driver.
 pub fn run(_arguments: &DevicesArguments) -> Result<(), CommandError> {
     let taken = chosen(&DeviceChoice::default())?;
+    // It fails where no pack passes: the list tells why.
+    let group = group_report(&DeviceChoice::default());
+    if let Ok(group) = &group {
+        restart_if_alone(group);
+    }
     for device in devices()? {
         print!(
             "{}",
             describe(&device, if device.index == taken.index { Standing::Taken } else { Standing::Other })
         );
+        match self_test(&device, device.pack) {
+            Ok(time) => println!("    self-test: passed in {} ms", time.as_millis()),
+            Err(error) => println!("    self-test: {error}; the other pack is taken where it passes"),
+        }
+        if device.index == taken.index {
+            match &group {
+                Ok(group) => println!("    threads: {group}"),
+                Err(error) => println!("    cannot be used: {error}"),
+            }
+        }
     }
     Ok(())
 }

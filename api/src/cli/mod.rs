@@ -8,7 +8,7 @@ pub mod inspect;
 pub mod perplexity;
 pub mod run;
 pub mod serve;
-mod source;
+pub(crate) mod source;
 pub mod synth;
 
 use crate::engine::{LoadError, TemplateHost};
@@ -16,9 +16,11 @@ use crate::error::ApiError;
 use crate::faults::FaultsError;
 use crate::server::ServerError;
 use crate::settings::SettingsError;
+use crate::software_threads::{self, ThreadsChoice};
 use crate::templates::child;
 use clap::{Parser, Subcommand};
 use error::{CommandError, engine_exit_code};
+use lavalane_runtime::vulkan::DeviceChoice;
 use std::process::ExitCode;
 
 /// An inference server for language models on Vulkan.
@@ -101,9 +103,30 @@ fn template_host() -> std::io::Result<TemplateHost> {
     Ok(TemplateHost::Apart { program })
 }
 
+impl Command {
+    /// The device that the command computes on, if it computes and its settings can be read.
+    fn computes_on(&self) -> Option<DeviceChoice> {
+        match self {
+            Self::Serve(arguments) => software_threads::of_settings(&arguments.sources),
+            Self::Run(arguments) => software_threads::of_settings(&arguments.sources),
+            Self::Bench(arguments) => Some(arguments.device.choice()),
+            Self::Perplexity(arguments) => Some(arguments.device.choice()),
+            Self::Devices(_) => Some(DeviceChoice::default()),
+            Self::Inspect(_) | Self::Synth(_) | Self::RenderTemplates => None,
+        }
+    }
+}
+
 /// Runs the command that the process's arguments name.
-pub fn main() -> ExitCode {
-    let result = match CommandLine::parse().command {
+pub fn main(threads: ThreadsChoice) -> ExitCode {
+    let command = CommandLine::parse().command;
+    if threads == ThreadsChoice::Program
+        && let Some(choice) = command.computes_on()
+    {
+        // Before any thread starts, because it sets a variable that drivers read.
+        software_threads::prepare(&choice);
+    }
+    let result = match command {
         Command::Serve(arguments) => serve::run(*arguments),
         Command::Run(arguments) => run::run(*arguments),
         Command::Bench(arguments) => bench::run(&arguments).map_err(RunError::from),

@@ -3,6 +3,7 @@
 
 use super::device_arguments::DeviceArguments;
 use super::error::CommandError;
+use crate::software_threads::restart_if_alone;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use lavalane_runtime::engine::WindowRunner;
@@ -80,6 +81,7 @@ pub fn run(arguments: &PerplexityArguments) -> Result<(), CommandError> {
     let (precision, kv_type) = (device.precision(), device.kv_type());
     let slice = SLICE.min(window);
     let mut runner = WindowRunner::new(model, device.choice(), precision, kv_type, window, slice)?;
+    restart_if_alone(&runner.forward().group_report());
     let windows = arguments.windows.min(tokens.len() / window);
     let style =
         ProgressStyle::with_template("{bar:40} {pos} of {len} windows").expect("the template is valid");

@@ -32,7 +32,7 @@ pub struct RunArguments {
     #[arg(long)]
     seed: Option<i64>,
     #[command(flatten)]
-    sources: Sources,
+    pub(super) sources: Sources,
 }
 
 /// Runs the command.

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 )]
 pub struct ServeArguments {
     #[command(flatten)]
-    sources: Sources,
+    pub(super) sources: Sources,
     /// Let something go wrong, in debug builds: KIND@RUN or KIND:NUMBER@RUN, and @RUN+ from that run on
     #[arg(long, value_name = "FAULT")]
     fault: Vec<String>,
@@ -29,7 +29,7 @@ pub struct ServeArguments {
 pub fn run(arguments: ServeArguments) -> Result<(), RunError> {
     let faults = Faults::read(&arguments.fault)?;
     let settings = arguments.sources.settings()?;
-    let LoadedEngine { engine, model, device, plan } =
+    let LoadedEngine { engine, model, device, group, plan } =
         load_with_faults(&settings, &template_host()?, &faults)?;
     let limits = engine.limits();
     let (name, described) = (model.name().to_owned(), format!("{} ({} pack)", device.device, device.pack));
@@ -45,6 +45,7 @@ pub fn run(arguments: ServeArguments) -> Result<(), RunError> {
     let tokens = limits.pages * limits.page_tokens;
     println!("Lavalane serves {name} at http://{}", server.address());
     println!("  device   {described}");
+    println!("  threads  {group}");
     println!(
         "  lanes    {}, {} requests may wait",
         settings.engine_settings.lanes, settings.engine_settings.queue_capacity

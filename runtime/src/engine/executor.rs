@@ -10,7 +10,7 @@ use crate::batch::{
 use crate::ids::{LaneId, PageId};
 use crate::model::Model;
 use crate::snapshot::{Digest, SnapshotIdentity};
-use crate::vulkan::{DeviceReport, Forward, ForwardOptions, Pack, StepLane, VulkanError};
+use crate::vulkan::{DeviceReport, Forward, ForwardOptions, GroupReport, Pack, StepLane, VulkanError};
 use lavalane_shaders::PAGE_TOKENS;
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -78,6 +78,11 @@ impl VulkanExecutor {
     /// The kernel pack in use.
     pub fn pack(&self) -> Pack {
         self.pack
+    }
+
+    /// How the device group computes; `None` while the device is lost.
+    pub fn group_report(&self) -> Option<GroupReport> {
+        self.forward.as_ref().map(Forward::group_report)
     }
 
     /// The device.

@@ -60,6 +60,13 @@ pub struct DeviceChoice {
     pub members: Option<usize>,
 }
 
+impl DeviceChoice {
+    /// Whether the choice leaves room for a group of more than one member; the device may not.
+    pub fn may_be_grouped(&self) -> bool {
+        self.members.is_none_or(|members| members > 1) && self.pack != Some(Pack::Subgroup)
+    }
+}
+
 /// What is known of one Vulkan device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceReport {

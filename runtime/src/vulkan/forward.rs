@@ -14,6 +14,7 @@ use super::pace::Pace;
 use super::programs::Programs;
 use super::region::Region;
 use super::scratch::{Buffers, Shape};
+use super::threads::GroupReport;
 use crate::ids::LayerRange;
 use crate::model::{LayerDescription, Model};
 use lavalane_shaders::{CacheKind, InputKind};
@@ -221,6 +222,11 @@ impl Forward {
     /// How many members compute together.
     pub fn members(&self) -> usize {
         self.group.members().len()
+    }
+
+    /// How the device group computes.
+    pub fn group_report(&self) -> GroupReport {
+        self.group.how()
     }
 
     /// The pack in use.

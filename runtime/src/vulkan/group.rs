@@ -15,7 +15,7 @@ use super::profile::Profile;
 use super::recorder::{Ready, Recorder};
 use super::region::Region;
 use super::self_test::{Tested, open_tested};
-use super::threads::{SoftwareThreads, software_threads};
+use super::threads::{Alone, GroupReport, SoftwareThreads, software_threads};
 use lavalane_shaders::Kernel;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -42,6 +42,8 @@ const TEST_MEETINGS: usize = 16;
 pub(crate) struct Group {
     members: Vec<Member>,
     meeting: Option<Meeting>,
+    /// Why there is one member, where that was decided.
+    alone: Option<Alone>,
     /// All shared memory, which lives as long as the members do.
     shared: Mutex<Vec<Arc<HostMemory>>>,
 }
@@ -124,7 +126,12 @@ impl Group {
             (None, None) => std::thread::available_parallelism().map_or(1, usize::from).min(MEMBERS_MAX),
         };
         if count == 1 {
-            return Ok(Self::single(first));
+            let alone = match (choice.members, obstacle) {
+                (Some(_), _) => Alone::Asked,
+                (None, Some(obstacle)) => Alone::Obstacle(obstacle),
+                (None, None) => Alone::OneCore,
+            };
+            return Ok(Self::alone(first, alone));
         }
         let others = (1..count).map(|_| Member::open(choice));
         let members: Vec<Member> = std::iter::once(Ok(first)).chain(others).collect::<Result<_, _>>()?;
@@ -132,7 +139,8 @@ impl Group {
             Ok(group) => Ok(group),
             Err(error) if choice.members.is_none() => {
                 tracing::warn!("the device group's test failed, so one member computes alone: {error}");
-                Member::open(choice).map(Self::single)
+                let alone = Alone::TestFailed(error.to_string());
+                Member::open(choice).map(|member| Self::alone(member, alone))
             }
             Err(error) => Err(error),
         }
@@ -140,7 +148,17 @@ impl Group {
 
     /// A group of one.
     pub(crate) fn single(member: Member) -> Self {
-        Self { members: vec![member], meeting: None, shared: Mutex::default() }
+        Self { members: vec![member], meeting: None, alone: None, shared: Mutex::default() }
+    }
+
+    fn alone(member: Member, alone: Alone) -> Self {
+        Self { alone: Some(alone), ..Self::single(member) }
+    }
+
+    /// How the group computes.
+    pub(super) fn how(&self) -> GroupReport {
+        let software = self.first().is_software();
+        GroupReport { members: self.members.len(), alone: self.alone.clone(), software }
     }
 
     /// The first member, out of the group.
@@ -149,7 +167,7 @@ impl Group {
     }
 
     fn of(members: Vec<Member>) -> Result<Self, VulkanError> {
-        let mut group = Self { members, meeting: None, shared: Mutex::default() };
+        let mut group = Self { members, meeting: None, alone: None, shared: Mutex::default() };
         let words = group.region("a device group's meeting", MEETING_WORDS * 4, Home::Upload)?;
         let mut pipelines = GroupPipelines::default();
         let constants = vec![(0, group.first().lanes() as u32)];
@@ -334,6 +352,14 @@ impl Group {
         }
         result
     }
+}
+
+/// How the device group that `choice` takes computes.
+///
+/// # Errors
+/// As for an engine that opens it.
+pub fn group_report(choice: &DeviceChoice) -> Result<GroupReport, VulkanError> {
+    Group::open(choice).map(|group| group.how())
 }
 
 /// Why members of this kind cannot share memory, if they cannot.

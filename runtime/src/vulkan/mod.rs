@@ -34,7 +34,10 @@ mod threads;
 pub use device::{DeviceChoice, DeviceReport, HOST_SIDE_REVISION, Pack, chosen, devices};
 pub use error::VulkanError;
 pub use forward::{Forward, ForwardOptions, KvType, Precision};
+pub use group::group_report;
 pub use profile::StageTime;
 pub use self_test::self_test;
 pub use step::{RowLogits, StepLane, StepResult};
-pub use threads::{SoftwareThreads, run_software_devices_inline, software_threads};
+pub use threads::{
+    GroupReport, SOFTWARE_THREADS_VARIABLE, SoftwareThreads, run_software_devices_inline, software_threads,
+};

@@ -4,8 +4,10 @@
 //! dispatch; with 0 threads a dispatch runs at once on the queue's own thread, and a device group uses
 //! all cores instead.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 /// The variable that Mesa's software driver reads.
-const VARIABLE: &str = "LP_NUM_THREADS";
+pub const SOFTWARE_THREADS_VARIABLE: &str = "LP_NUM_THREADS";
 
 /// How a software device runs its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,9 +18,58 @@ pub enum SoftwareThreads {
     Inline,
 }
 
+/// Whether [`run_software_devices_inline`] said so, and nobody before it.
+static SAID_HERE: AtomicBool = AtomicBool::new(false);
+
+/// How one device group computes, for people to read, and whether its driver should be started otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupReport {
+    /// How many members compute together.
+    pub members: usize,
+    /// Why one computes alone.
+    pub(super) alone: Option<Alone>,
+    /// Whether the device computes on the host's cores.
+    pub(super) software: bool,
+}
+
+/// Why one member computes alone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Alone {
+    #[error("one member was asked for")]
+    Asked,
+    #[error("this process has one core")]
+    OneCore,
+    #[error("{0}")]
+    Obstacle(String),
+    #[error("the device group's test failed: {0}")]
+    TestFailed(String),
+}
+
+impl GroupReport {
+    /// Whether [`run_software_devices_inline`] has left a software device with one core where the driver's
+    /// own threads would use all of them. It takes a new process to change that.
+    pub fn misses_the_pool(&self) -> bool {
+        let alone = self.alone.as_ref().is_some_and(|alone| *alone != Alone::OneCore);
+        self.software && alone && SAID_HERE.load(Ordering::Relaxed)
+    }
+}
+
+impl std::fmt::Display for GroupReport {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (&self.alone, self.software, software_threads()) {
+            (_, false, _) => write!(formatter, "the device's own"),
+            (None, true, _) => write!(formatter, "one for each of {} members", self.members),
+            (Some(alone), true, SoftwareThreads::Pool) => {
+                write!(formatter, "the driver's pool of threads, because {alone}")
+            }
+            (Some(alone), true, SoftwareThreads::Inline) => write!(formatter, "one, because {alone}"),
+        }
+    }
+}
+
 /// How this process's software devices run their work.
 pub fn software_threads() -> SoftwareThreads {
-    match std::env::var(VARIABLE) {
+    match std::env::var(SOFTWARE_THREADS_VARIABLE) {
         Ok(count) if count == "0" => SoftwareThreads::Inline,
         _ => SoftwareThreads::Pool,
     }
@@ -28,11 +79,12 @@ pub fn software_threads() -> SoftwareThreads {
 /// this first of all; where other threads already run (or that cannot be told), nothing is changed. An
 /// embedded engine never calls it: the environment belongs to the program.
 pub fn run_software_devices_inline() {
-    if std::env::var_os(VARIABLE).is_some() || !is_only_thread() {
+    if std::env::var_os(SOFTWARE_THREADS_VARIABLE).is_some() || !is_only_thread() {
         return;
     }
     // SAFETY: no other thread runs that could read the environment meanwhile.
-    unsafe { std::env::set_var(VARIABLE, "0") };
+    unsafe { std::env::set_var(SOFTWARE_THREADS_VARIABLE, "0") };
+    SAID_HERE.store(true, Ordering::Relaxed);
 }
 
 /// Whether this thread is the process's only one; false where that cannot be told.
