@@ -5,13 +5,14 @@
 //! work on one core each, every one with an instance of its own, because devices of one instance share a
 //! lock. A group of one is any single device, with the driver's own threads.
 
+mod recording;
+
 use super::buffers::Home;
 use super::device::{DeviceChoice, DeviceReport, Member, Pack};
 use super::error::VulkanError;
 use super::host_memory::HostMemory;
 use super::pace::Team;
 use super::pipelines::{Binding, Pipelines, Specialised};
-use super::profile::Profile;
 use super::recorder::{Ready, Recorder};
 use super::region::Region;
 use super::self_test::{Tested, open_tested};
@@ -20,7 +21,6 @@ use lavalane_shaders::Kernel;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vulkano::buffer::BufferContents;
 use vulkano::descriptor_set::DescriptorSet;
 use vulkano::format::Format;
 use vulkano::pipeline::ComputePipeline;
@@ -380,107 +380,4 @@ pub(super) fn grouping_obstacle(member: &Member) -> Option<String> {
 #[derive(Default)]
 pub(crate) struct GroupPipelines {
     members: Vec<Pipelines>,
-}
-
-/// The contiguous share of member `member` of `members` in `count` workgroups: where it begins, and how
-/// many it has.
-fn share(count: u32, member: usize, members: usize) -> (u32, u32) {
-    let at = |member: usize| (u64::from(count) * member as u64 / members as u64) as u32;
-    (at(member), at(member + 1) - at(member))
-}
-
-impl GroupRecorder<'_> {
-    /// Runs `stage` with `push` over `groups` workgroups, split over the members.
-    pub(crate) fn dispatch<T: BufferContents + Copy>(
-        &mut self,
-        stage: &Stage,
-        push: T,
-        groups: [usize; 2],
-        along: Along,
-    ) {
-        let members = self.recorders.len();
-        let [x, y] = groups.map(|count| count as u32);
-        for (member, (recorder, (pipeline, set))) in self.recorders.iter_mut().zip(&stage.0).enumerate() {
-            let (base, groups) = match along {
-                Along::X => {
-                    let (from, count) = share(x, member, members);
-                    ([from, 0], [count, y, 1])
-                }
-                Along::Y => {
-                    let (from, count) = share(y, member, members);
-                    ([0, from], [x, count, 1])
-                }
-            };
-            recorder.dispatch_from(pipeline, set, push, base, groups);
-        }
-    }
-
-    /// Copies a part of one region to another, `bytes` long; the first member does it.
-    pub(crate) fn copy(&mut self, from: (&Region, usize), to: (&Region, usize), bytes: usize) {
-        let slice = |(region, at): (&Region, usize)| region.slice(at..at + bytes);
-        self.recorders[0].copy(slice(from), slice(to));
-    }
-
-    /// What comes after, on any member, sees all that was written before, on any member.
-    pub(crate) fn barrier(&mut self) {
-        let meeting = match &self.group.meeting {
-            Some(meeting) if self.team == Team::All => meeting,
-            _ => return self.recorders.iter_mut().for_each(Recorder::barrier),
-        };
-        self.meetings += 1;
-        let expected = self.meetings * self.group.members.len() as u32;
-        let push = [expected, TURNS_MAX];
-        for (recorder, (pipeline, set)) in self.recorders.iter_mut().zip(&meeting.stage.0) {
-            recorder.barrier();
-            recorder.dispatch_once(pipeline, set, push);
-            recorder.barrier();
-        }
-    }
-
-    /// Takes timestamps on the first member from here on.
-    pub(crate) fn take_times(&mut self, profile: Profile) {
-        self.recorders[0].take_times(profile);
-    }
-
-    /// Says what the commands from here on compute; takes a timestamp where times are taken.
-    pub(crate) fn stage(&mut self, name: &'static str) {
-        self.recorders[0].stage(name);
-    }
-
-    /// Ends the recording.
-    ///
-    /// # Errors
-    /// The driver's refusal.
-    pub(crate) fn finish(self) -> Result<Program, VulkanError> {
-        let members = self.group.members.iter().zip(self.recorders);
-        let members = members.map(|(member, recorder)| member.finish(recorder)).collect::<Result<_, _>>()?;
-        Ok(Program { members })
-    }
-}
-
-impl Program {
-    /// The times that were taken on the first member.
-    pub(crate) fn profile(&self) -> Option<&Profile> {
-        self.members[0].profile()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_are_contiguous_and_together_are_all() {
-        for count in [0, 1, 2, 3, 7, 96] {
-            for members in 1..=5 {
-                let mut next = 0;
-                for member in 0..members {
-                    let (from, groups) = share(count, member, members);
-                    assert_eq!(from, next, "member {member} of {members} of {count}");
-                    next = from + groups;
-                }
-                assert_eq!(next, count);
-            }
-        }
-    }
 }
