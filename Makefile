@@ -64,6 +64,10 @@ bench: default-model ## Measure prefill and decode (MODEL=FILE, JSON=FILE, ARGS=
 	cargo build --release --package lavalane-api
 	$(LAVALANE) bench --model '$(MODEL)' $(if $(JSON),--json '$(JSON)') $(ARGS)
 
+.PHONY: bench-kernels
+bench-kernels: setup ## Measure each kernel by shape (ARGS=attention for some)
+	cargo bench --package lavalane-runtime --bench kernels -- $(ARGS)
+
 .PHONY: soak
 soak: setup ## Random clients and faults for SOAK_SECONDS (1800), memory and pages as a table (SOAK_MODEL=FILE)
 	SOAK_SECONDS='$(SOAK_SECONDS)' cargo run --release --quiet --package lavalane-integration-tests --bin soak

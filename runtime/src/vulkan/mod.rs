@@ -13,6 +13,9 @@ mod error;
 mod forward;
 mod group;
 mod host_memory;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod kernel_bench;
 mod matrix;
 mod pace;
 mod pages;
