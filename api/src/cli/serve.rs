@@ -8,6 +8,7 @@ use crate::server::{ServerHandle, ServerParts, start};
 use crate::settings::Settings;
 use actix_web::rt::signal::unix::{SignalKind, signal};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Serve a model over HTTP and WebSocket
 #[derive(clap::Args, Debug)]
@@ -41,7 +42,14 @@ pub fn run(arguments: ServeArguments) -> Result<(), RunError> {
         settings: settings.http.clone(),
         drain_time_max: settings.drain_time_max,
     };
-    let server = start(parts)?;
+    let server = match start(parts) {
+        Ok(server) => server,
+        Err(error) => {
+            // A driver that a thread still uses while the program ends may crash.
+            actix_web::rt::System::new().block_on(engine.shutdown(Duration::ZERO));
+            return Err(error.into());
+        }
+    };
     let tokens = limits.pages * limits.page_tokens;
     println!("Lavalane serves {name} at http://{}", server.address());
     println!("  device   {described}");
