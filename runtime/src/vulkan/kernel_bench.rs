@@ -5,11 +5,10 @@
 
 use super::device::DeviceChoice;
 use super::error::VulkanError;
-use super::forward::{Forward, ForwardOptions, KvType, NormPush, Precision, RopeAppend, store_flags};
-use super::group::{Along, Group, GroupPipelines, GroupRecorder, Meetings, Program};
+use super::forward::{Forward, ForwardOptions, KvType, Precision};
+use super::group::{Group, GroupPipelines, GroupRecorder, Meetings, Program};
 use super::matrix::{Activations, Matrix};
 use super::pace::Team;
-use super::record::GATE_SILU;
 use super::repack::SourceRows;
 use super::step::{RowLogits, StepLane};
 use crate::ids::{PageId, TokenId};
@@ -18,7 +17,6 @@ use crate::quant::TensorType;
 use crate::session::LengthSlot;
 use crate::synth::{SynthSettings, write_synth};
 use crate::vulkan::buffers::Home;
-use crate::vulkan::build::{attention_on_texels, attention_queries};
 use lavalane_shaders::{BLOCK, PAGE_TOKENS, TILE_ROWS};
 
 /// How often a program runs its kernel, one after another: enough to make nothing of a submission's own cost.
@@ -164,65 +162,13 @@ impl LayerBench {
     /// # Errors
     /// The device refuses.
     pub fn kernel(&self, kernel: LayerKernel) -> Result<ReadyKernel<'_>, VulkanError> {
-        let group = &self.forward.group;
-        ready(group, |recorder| match kernel {
-            LayerKernel::Norm => self.norm(recorder),
-            LayerKernel::Activation => self.activation(recorder),
-            LayerKernel::RopeAppend => self.rope_append(recorder),
-            LayerKernel::Attention => self.attention(recorder),
+        let (forward, rows) = (&self.forward, self.rows);
+        ready(&forward.group, |recorder| match kernel {
+            LayerKernel::Norm => forward.record_first_norm(recorder, rows),
+            LayerKernel::Activation => forward.record_gate(recorder, &forward.layers[0], rows),
+            LayerKernel::RopeAppend => forward.record_rope_append(recorder, 0, rows),
+            LayerKernel::Attention => forward.record_attending(recorder, 0, rows),
         })
-    }
-
-    fn norm(&self, recorder: &mut GroupRecorder<'_>) {
-        let (shape, layer) = (&self.forward.shape, &self.forward.layers[0]);
-        let push = NormPush {
-            width: shape.hidden as u32,
-            flags: store_flags(&layer.qkv),
-            epsilon: shape.epsilon,
-            map_offset: 0,
-        };
-        recorder.dispatch(&self.forward.first_norm, push, [self.rows, 1], Along::X);
-    }
-
-    fn activation(&self, recorder: &mut GroupRecorder<'_>) {
-        let (shape, layer) = (&self.forward.shape, &self.forward.layers[0]);
-        let width = shape.feed_forward as u32;
-        let push = [width, 2 * width, width, GATE_SILU | store_flags(&layer.down)];
-        let blocks = shape.feed_forward.div_ceil(BLOCK);
-        let grid = [blocks.div_ceil(self.forward.group.first().lanes()), self.rows];
-        recorder.dispatch(&layer.store_gated, push, grid, Along::longer(grid));
-    }
-
-    fn rope_append(&self, recorder: &mut GroupRecorder<'_>) {
-        let shape = &self.forward.shape;
-        let sizes = [shape.heads, shape.kv_heads, 2 * shape.ropes[0].inverse_frequencies.len()];
-        let [heads, kv_heads, rotated] = sizes.map(|size| size as u32);
-        let floats = [shape.epsilon, shape.attention_scale].map(f32::to_bits);
-        match &self.forward.layers[0].rope_append {
-            RopeAppend::Joint(stage, flags) => {
-                let push = [heads, kv_heads, rotated, *flags, floats[0], floats[1], 0];
-                let grid = [self.rows, shape.heads + 2 * shape.kv_heads];
-                recorder.dispatch(stage, push, grid, Along::longer(grid));
-            }
-            RopeAppend::Parts(stages) => {
-                let push = [heads, kv_heads, rotated, floats[0], floats[1], 0];
-                for (stage, heads) in stages.iter().zip([shape.heads, shape.kv_heads, shape.kv_heads]) {
-                    let grid = [self.rows, heads];
-                    recorder.dispatch(stage, push, grid, Along::longer(grid));
-                }
-            }
-        }
-    }
-
-    fn attention(&self, recorder: &mut GroupRecorder<'_>) {
-        let shape = &self.forward.shape;
-        let groups = match attention_on_texels(shape) {
-            true => shape.heads / attention_queries(shape),
-            false => shape.heads,
-        };
-        let push = [shape.heads as u32, shape.kv_heads as u32, 0];
-        let grid = [self.rows, groups];
-        recorder.dispatch(&self.forward.layers[0].attention, push, grid, Along::longer(grid));
     }
 }
 

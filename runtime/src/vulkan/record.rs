@@ -59,12 +59,10 @@ impl Forward {
     }
 
     pub(super) fn record_layers(&self, recorder: &mut GroupRecorder<'_>, rows: usize) {
-        let push = self.norm_push(store_flags(&self.layers[0].qkv));
-        recorder.stage("norm");
-        recorder.dispatch(&self.first_norm, push, [rows, 1], Along::X);
+        self.record_first_norm(recorder, rows);
         recorder.barrier();
         for (index, layer) in self.layers.iter().enumerate() {
-            self.record_attention(recorder, index, layer, rows);
+            self.record_attention(recorder, index, rows);
             self.record_feed_forward(recorder, layer, rows);
             let next = self.layers.get(index + 1);
             // After the last layer, the head's own norm takes the output in, for the wanted rows only.
@@ -78,21 +76,43 @@ impl Forward {
         }
     }
 
+    pub(super) fn record_first_norm(&self, recorder: &mut GroupRecorder<'_>, rows: usize) {
+        let push = self.norm_push(store_flags(&self.layers[0].qkv));
+        recorder.stage("norm");
+        recorder.dispatch(&self.first_norm, push, [rows, 1], Along::X);
+    }
+
     fn norm_push(&self, flags: u32) -> NormPush {
         NormPush { width: self.shape.hidden as u32, flags, epsilon: self.shape.epsilon, map_offset: 0 }
     }
 
-    fn record_attention(&self, recorder: &mut GroupRecorder<'_>, index: usize, layer: &Layer, rows: usize) {
-        let shape = &self.shape;
+    fn record_attention(&self, recorder: &mut GroupRecorder<'_>, index: usize, rows: usize) {
+        let layer = &self.layers[index];
         recorder.stage("matmul: queries, keys, values");
         layer.qkv.multiply(recorder, rows);
         recorder.barrier();
+        self.record_rope_append(recorder, index, rows);
+        recorder.barrier();
+        self.record_attending(recorder, index, rows);
+        recorder.barrier();
+        let width = self.shape.attended_width() as u32;
+        let push = ActivatePush { width, stride: width, up_offset: 0, flags: store_flags(&layer.output) };
+        self.activate(recorder, &layer.store_attended, push, rows);
+        recorder.barrier();
+        recorder.stage("matmul: attention output");
+        layer.output.multiply(recorder, rows);
+        recorder.barrier();
+    }
+
+    /// The rotation of a layer's queries and keys, and its keys and values put into the cache.
+    pub(super) fn record_rope_append(&self, recorder: &mut GroupRecorder<'_>, index: usize, rows: usize) {
+        let shape = &self.shape;
         let rope = &shape.ropes[shape.rope_of_layer[index]];
         let rotated = 2 * rope.inverse_frequencies.len() as u32;
         let angles_offset = self.angles_offset(shape.rope_of_layer[index]) as u32;
         let (heads, kv_heads) = (shape.heads as u32, shape.kv_heads as u32);
         recorder.stage("RoPE and KV append");
-        match &layer.rope_append {
+        match &self.layers[index].rope_append {
             RopeAppend::Joint(stage, flags) => {
                 let push = RopePush {
                     heads,
@@ -121,7 +141,11 @@ impl Forward {
                 }
             }
         }
-        recorder.barrier();
+    }
+
+    /// A layer's queries over what is in the cache.
+    pub(super) fn record_attending(&self, recorder: &mut GroupRecorder<'_>, index: usize, rows: usize) {
+        let shape = &self.shape;
         let push = AttentionPush {
             heads: shape.heads as u32,
             kv_heads: shape.kv_heads as u32,
@@ -131,14 +155,7 @@ impl Forward {
             if attention_on_texels(shape) { shape.heads / attention_queries(shape) } else { shape.heads };
         recorder.stage("attention");
         let grid = [rows, groups];
-        recorder.dispatch(&layer.attention, push, grid, Along::longer(grid));
-        recorder.barrier();
-        let width = shape.attended_width() as u32;
-        let push = ActivatePush { width, stride: width, up_offset: 0, flags: store_flags(&layer.output) };
-        self.activate(recorder, &layer.store_attended, push, rows);
-        recorder.stage("matmul: attention output");
-        layer.output.multiply(recorder, rows);
-        recorder.barrier();
+        recorder.dispatch(&self.layers[index].attention, push, grid, Along::longer(grid));
     }
 
     fn record_feed_forward(&self, recorder: &mut GroupRecorder<'_>, layer: &Layer, rows: usize) {
@@ -149,6 +166,15 @@ impl Forward {
         recorder.stage("matmul: gate, up");
         layer.gate_up.multiply(recorder, rows);
         recorder.barrier();
+        self.record_gate(recorder, layer, rows);
+        recorder.barrier();
+        recorder.stage("matmul: down");
+        layer.down.multiply(recorder, rows);
+        recorder.barrier();
+    }
+
+    /// The feed-forward's activation.
+    pub(super) fn record_gate(&self, recorder: &mut GroupRecorder<'_>, layer: &Layer, rows: usize) {
         let gate = match self.shape.activation {
             Activation::Silu => GATE_SILU,
             Activation::GeluTanh => GATE_GELU,
@@ -157,9 +183,6 @@ impl Forward {
         let flags = gate | store_flags(&layer.down);
         let push = ActivatePush { width, stride: 2 * width, up_offset: width, flags };
         self.activate(recorder, &layer.store_gated, push, rows);
-        recorder.stage("matmul: down");
-        layer.down.multiply(recorder, rows);
-        recorder.barrier();
     }
 
     fn activate(&self, recorder: &mut GroupRecorder<'_>, stage: &Stage, push: ActivatePush, rows: usize) {
@@ -171,7 +194,6 @@ impl Forward {
         let grid = [blocks.div_ceil(self.group.first().lanes()), rows];
         recorder.stage("activation");
         recorder.dispatch(stage, push, grid, Along::longer(grid));
-        recorder.barrier();
     }
 
     /// Records the head over `count` rows of the row map from `from` on.
