@@ -79,18 +79,12 @@ impl Build<'_> {
 
     /// By what the pack's kernels read values.
     fn reads(&self) -> Reads {
-        match self.shape.pack {
-            Pack::Cpu => Reads::Texels,
-            Pack::Subgroup => Reads::Storage,
-        }
+        self.shape.pack.reads()
     }
 
     /// A region of f32 as the pack's kernels read it, four at a time.
     fn floats(&self, region: &Region) -> Bound {
-        match self.reads() {
-            Reads::Texels => Bound::Texels(region.clone(), Format::R32G32B32A32_SFLOAT),
-            Reads::Storage => Bound::Storage(region.clone()),
-        }
+        Bound::read_by(self.reads(), region, Format::R32G32B32A32_SFLOAT)
     }
 
     /// Where activations are stored: three bindings from `first` on.

@@ -2,6 +2,7 @@
 
 use super::error::VulkanError;
 use super::host_memory::IMPORT_ALIGNMENT;
+use lavalane_shaders::Reads;
 use std::sync::Arc;
 use vulkano::VulkanLibrary;
 use vulkano::command_buffer::allocator::StandardCommandBufferAllocator;
@@ -39,6 +40,14 @@ impl Pack {
     /// kernel's source or [`HOST_SIDE_REVISION`] does.
     pub fn version(self) -> u64 {
         lavalane_shaders::SOURCES_FINGERPRINT.rotate_left(self as u32) ^ HOST_SIDE_REVISION
+    }
+
+    /// By what the pack's kernels read values.
+    pub(crate) fn reads(self) -> Reads {
+        match self {
+            Self::Cpu => Reads::Texels,
+            Self::Subgroup => Reads::Storage,
+        }
     }
 
     /// The pack of that name.

@@ -17,7 +17,7 @@ use super::recorder::{Ready, Recorder};
 use super::region::Region;
 use super::self_test::{Tested, open_tested};
 use super::threads::{Alone, GroupReport, SoftwareThreads, software_threads};
-use lavalane_shaders::Kernel;
+use lavalane_shaders::{Kernel, Reads};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,6 +53,16 @@ pub(crate) struct Group {
 pub(crate) enum Bound {
     Storage(Region),
     Texels(Region, Format),
+}
+
+impl Bound {
+    /// A region as a pack's kernels read it.
+    pub(crate) fn read_by(reads: Reads, region: &Region, format: Format) -> Self {
+        match reads {
+            Reads::Texels => Self::Texels(region.clone(), format),
+            Reads::Storage => Self::Storage(region.clone()),
+        }
+    }
 }
 
 /// A pipeline with its bindings, on every member.

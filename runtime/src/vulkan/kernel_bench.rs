@@ -17,7 +17,7 @@ use crate::quant::TensorType;
 use crate::session::LengthSlot;
 use crate::synth::{SynthSettings, write_synth};
 use crate::vulkan::buffers::Home;
-use lavalane_shaders::{BLOCK, PAGE_TOKENS, TILE_ROWS};
+use lavalane_shaders::{PAGE_TOKENS, TILE_ROWS};
 
 /// How often a program runs its kernel, one after another: enough to make nothing of a submission's own cost.
 pub const RUNS: usize = 16;
@@ -91,18 +91,11 @@ impl MatrixBench {
     ) -> Result<Self, VulkanError> {
         let group = Group::open(&DeviceChoice::default())?;
         let tokens = tokens_max.next_multiple_of(TILE_ROWS);
-        let blocks = columns.div_ceil(BLOCK) * tokens;
-        let zeros = |what: &str, bytes: usize| {
-            let region = group.region(what, bytes, Home::Device)?;
-            group.upload(&region, &vec![0; bytes])?;
-            Ok(region)
-        };
-        let input = Activations {
-            codes: zeros("activations' codes", blocks * BLOCK * 2)?,
-            scales: zeros("activation scales", blocks * 16)?,
-            values: zeros("f32 activations", blocks * BLOCK * 4)?,
-        };
-        let output = zeros("a matrix's output", rows * tokens * 4)?;
+        let input = Activations::new(&group, tokens, columns, Home::Device)?;
+        for region in [&input.codes, &input.scales, &input.values] {
+            group.upload(region, &vec![0; region.first().size() as usize])?;
+        }
+        let output = group.region("a matrix's output", rows * tokens * 4, Home::Device)?;
         let bytes = vec![0; columns * rows / tensor_type.block_weights() * tensor_type.block_bytes()];
         let sources = [SourceRows { tensor_type, bytes: &bytes, rows }];
         let mut pipelines = GroupPipelines::default();

@@ -12,7 +12,7 @@ use super::group::{Along, Bound, Group, GroupPipelines, GroupRecorder, Stage};
 use super::pipelines::Specialised;
 use super::region::Region;
 use super::repack::{Layout, SourceRows, Storage};
-use lavalane_shaders::{BLOCK, CPU_BUNDLE, InputKind, Kernel, ScaleKind, Tile, row_groups};
+use lavalane_shaders::{BLOCK, CPU_BUNDLE, InputKind, Kernel, ScaleKind, TILE_ROWS, Tile, row_groups};
 use vulkano::buffer::BufferContents;
 use vulkano::format::Format;
 
@@ -27,6 +27,21 @@ pub(crate) struct Activations {
     pub(crate) codes: Region,
     pub(crate) scales: Region,
     pub(crate) values: Region,
+}
+
+impl Activations {
+    /// Room for `rows` rows of `width` values.
+    ///
+    /// # Errors
+    /// They do not fit the devices' memory or limits.
+    pub(crate) fn new(group: &Group, rows: usize, width: usize, home: Home) -> Result<Self, VulkanError> {
+        let blocks = rows.next_multiple_of(TILE_ROWS) * width.div_ceil(BLOCK);
+        Ok(Self {
+            codes: group.region("activations' codes", blocks * BLOCK * 2, home)?,
+            scales: group.region("activation scales", blocks * 16, home)?,
+            values: group.region("f32 activations", blocks * BLOCK * 4, home)?,
+        })
+    }
 }
 
 /// A matrix bound to its input and output buffers.

@@ -8,7 +8,7 @@ use super::group::Group;
 use super::matrix::Activations;
 use super::region::Region;
 use crate::model::{Activation, Model};
-use lavalane_shaders::{BLOCK, PAGE_TOKENS, TILE_ROWS};
+use lavalane_shaders::{PAGE_TOKENS, TILE_ROWS};
 
 /// The most rows of one submission whose logits are wanted.
 const LOGIT_ROWS_MAX: usize = 64;
@@ -129,7 +129,6 @@ impl Buffers {
         let rows = shape.rows_max.next_multiple_of(TILE_ROWS);
         let floats = |what: &str, count: usize, home| group.region(what, count * 4, home);
         let widest = shape.hidden.max(shape.attended_width()).max(shape.feed_forward);
-        let blocks = widest.div_ceil(BLOCK) * rows;
         Ok(Self {
             residual: floats("the residual stream", rows * shape.hidden, Home::Device)?,
             hidden_in: floats("hidden states in", rows * shape.hidden, Home::Upload)?,
@@ -142,11 +141,7 @@ impl Buffers {
             )?,
             queries: floats("rotated queries", rows * shape.attended_width(), Home::Device)?,
             attended: floats("attention's output", rows * shape.attended_width(), Home::Device)?,
-            activations: Activations {
-                codes: group.region("activations' codes", blocks * BLOCK * 2, Home::Device)?,
-                scales: group.region("activation scales", blocks * 16, Home::Device)?,
-                values: group.region("f32 activations", blocks * BLOCK * 4, Home::Device)?,
-            },
+            activations: Activations::new(group, rows, widest, Home::Device)?,
             rows: group.region("row descriptions", rows * 16, Home::Upload)?,
             tables: floats("page tables", shape.lanes_max.max(1) * shape.table_entries, Home::Upload)?,
             angles: floats(

@@ -19,7 +19,7 @@ use lavalane_shaders::twins::matmul::{WeightBlock, add_float_terms, by_slices, c
 use lavalane_shaders::twins::norm::{Norm, norm};
 use lavalane_shaders::twins::store_activations::store_codes;
 use lavalane_shaders::twins::{attention_cpu, attention_subgroup};
-use lavalane_shaders::{BLOCK, CacheKind, Kernel, PAGE_TOKENS, Reads, ScaleKind, TILE_ROWS};
+use lavalane_shaders::{BLOCK, CacheKind, Kernel, PAGE_TOKENS, ScaleKind, TILE_ROWS};
 use vulkano::format::Format;
 
 /// Values of a row.
@@ -41,7 +41,7 @@ const TOLERANCE: f32 = 1e-3;
 /// Runs every case on the group's pack.
 pub(super) fn check(group: &Group, alter: Alter<'_>) -> Result<(), Failure> {
     let case = Case { group, alter };
-    let activations = case.activations()?;
+    let activations = Activations::new(group, TILE_ROWS, WIDTH, Home::Readback)?;
     case.norm_and_matrices(&activations)?;
     case.attention()
 }
@@ -73,19 +73,7 @@ impl Case<'_> {
 
     /// A region of f32 as the pack's kernels read it.
     fn bound(&self, region: &Region, format: Format) -> Bound {
-        match self.pack() {
-            Pack::Cpu => Bound::Texels(region.clone(), format),
-            Pack::Subgroup => Bound::Storage(region.clone()),
-        }
-    }
-
-    fn activations(&self) -> Result<Activations, VulkanError> {
-        let blocks = TILE_ROWS * BLOCKS;
-        Ok(Activations {
-            codes: self.region(&vec![0; blocks * BLOCK * 2])?,
-            scales: self.region(&vec![0; blocks * 16])?,
-            values: self.region(&vec![0; blocks * BLOCK * 4])?,
-        })
+        Bound::read_by(self.pack().reads(), region, format)
     }
 
     /// A norm of rows of a residual stream, and what it stored times a matrix of codes and one of floats, by
@@ -107,11 +95,8 @@ impl Case<'_> {
             (8, self.bound(&stream, float)),
         ];
         let lanes = self.group.first().lanes();
-        let reads = match self.pack() {
-            Pack::Cpu => Reads::Texels,
-            Pack::Subgroup => Reads::Storage,
-        };
-        let kernel = Specialised { kernel: Kernel::Norm(reads), constants: vec![(0, lanes as u32)] };
+        let kernel = Kernel::Norm(self.pack().reads());
+        let kernel = Specialised { kernel, constants: vec![(0, lanes as u32)] };
         let stage = self.group.stage(&mut pipelines, kernel, &bindings)?;
 
         let weights = Weights::new();

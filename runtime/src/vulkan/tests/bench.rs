@@ -49,10 +49,7 @@ impl Bench {
 
     /// By what the pack's kernels read values.
     pub(super) fn reads(&self) -> Reads {
-        match self.member().pack {
-            Pack::Cpu => Reads::Texels,
-            Pack::Subgroup => Reads::Storage,
-        }
+        self.member().pack.reads()
     }
 
     /// A buffer of f32 as the pack's kernels read it.
