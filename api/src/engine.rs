@@ -12,7 +12,7 @@ use lavalane_runtime::engine::{EngineError, MemoryPlan, VulkanExecutor};
 use lavalane_runtime::gguf::GgufError;
 use lavalane_runtime::model::{Model, ModelError};
 use lavalane_runtime::tokenizer::{Tokenizer, TokenizerError, TokenizerSource};
-use lavalane_runtime::vulkan::{GroupReport, KvType};
+use lavalane_runtime::vulkan::GroupReport;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -115,14 +115,10 @@ pub fn load_with_faults(
     let group = executor.group_report().expect("a device that was just opened is not lost");
     restart_if_alone(&group);
     let report = executor.device();
-    let kv_type = match settings.engine_options.kv_type {
-        KvType::F16 => "f16",
-        KvType::F32 => "f32",
-    };
     let device = DeviceSummary {
         device: report.name.clone(),
         pack: executor.pack().name().to_owned(),
-        kv_type: kv_type.to_owned(),
+        kv_type: settings.engine_options.kv_type.name().to_owned(),
     };
     let plan = *executor.plan();
     let executor = faults.around(executor);

@@ -189,16 +189,19 @@ pub(super) async fn next_token(stream: &mut RequestStream) -> Result<(), Crowdin
     }
 }
 
-/// Greedy; another prompt for each seed, from its first token on.
+/// Token ids that are spread over the vocabulary, others for each seed, from the first on.
+pub fn prompt(vocabulary: usize, seed: usize, tokens: usize) -> impl Iterator<Item = TokenId> {
+    (0..tokens).map(move |at| TokenId(((at * 7919 + seed * 104_729 + 1) % vocabulary) as u32))
+}
+
+/// Greedy; another prompt for each seed.
 pub(super) fn request(
     engine: &EngineHandle,
     seed: usize,
     prompt_tokens: usize,
     tokens_max: u32,
 ) -> ValidRequest {
-    let vocabulary = engine.limits().vocabulary;
-    let token = |at: usize| TokenId(((at * 7919 + seed * 104_729 + 1) % vocabulary) as u32);
-    let prompt = (0..prompt_tokens).map(token).collect();
+    let prompt = prompt(engine.limits().vocabulary, seed, prompt_tokens).collect();
     let stop = StopRules { end_tokens: EndTokens::Ignore, ..StopRules::default() };
     ValidRequest { stop, ..ValidRequest::new(prompt, SamplingSettings::greedy(), tokens_max) }
 }

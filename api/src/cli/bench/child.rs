@@ -1,7 +1,7 @@
 //! Processes that are measured from outside: when they say their first byte, when they end, and how much memory
 //! they had at the most.
 
-use crate::cli::device_arguments::{DeviceArguments, KvTypeName, PackName};
+use crate::cli::device_arguments::DeviceArguments;
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -79,18 +79,10 @@ pub(super) fn own(command: &str, model: &Path, device: &DeviceArguments) -> io::
         value.map(|value| own.arg(name).arg(value));
     };
     flag("--device", device.device.as_ref().map(OsStr::new));
-    let pack = device.pack.map(|pack| match pack {
-        PackName::Cpu => "cpu",
-        PackName::Subgroup => "subgroup",
-    });
-    flag("--pack", pack.map(OsStr::new));
+    flag("--pack", device.choice().pack.map(|pack| OsStr::new(pack.name())));
     let members = device.members.map(|members| members.to_string());
     flag("--members", members.as_ref().map(OsStr::new));
-    let kv_type = device.kv_type.map(|kv_type| match kv_type {
-        KvTypeName::F16 => "f16",
-        KvTypeName::F32 => "f32",
-    });
-    flag("--kv-type", kv_type.map(OsStr::new));
+    flag("--kv-type", Some(OsStr::new(device.kv_type().name())));
     if device.precise {
         own.arg("--precise=true");
     }

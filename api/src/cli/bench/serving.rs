@@ -115,8 +115,8 @@ fn served_rate(address: &str, prompt_tokens: usize, vocabulary: usize, seed: usi
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
             let seed = seed * CLIENTS + client;
-            let prompt: Vec<usize> =
-                (0..prompt_tokens).map(|at| (at * 7919 + seed * 104_729 + 1) % vocabulary).collect();
+            let prompt: Vec<u32> =
+                crowding::prompt(vocabulary, seed, prompt_tokens).map(|token| token.0).collect();
             let body = json!({
                 "prompt": prompt, "max_tokens": REPLY, "temperature": 0, "ignore_eos": true,
                 "stream": true, "stream_options": { "include_usage": true },
