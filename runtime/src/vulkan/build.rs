@@ -3,7 +3,9 @@
 use super::buffers::Home;
 use super::device::Pack;
 use super::error::VulkanError;
-use super::forward::{ADD_BIAS, ForwardOptions, Layer, NORM_HEADS, Precision, ROTATE_PAIRS, RopeAppend};
+use super::forward::{
+    ADD_BIAS, Attention, ForwardOptions, Layer, NORM_HEADS, Precision, ROTATE_PAIRS, RopeAppend,
+};
 use super::group::{Bound, Group, GroupPipelines, Stage};
 use super::matrix::{Activations, Matrix};
 use super::pipelines::Specialised;
@@ -15,6 +17,9 @@ use crate::ids::LayerRange;
 use crate::model::{LayerDescription, LayerTensors, Model, RopeStyle};
 use lavalane_shaders::{Kernel, Reads};
 use vulkano::format::Format;
+
+/// Rows of a tile of attention. More read keys and values less often, and take longer to compile.
+const ATTENTION_TILE_ROWS: usize = 4;
 
 /// What building the layers needs.
 pub(super) struct Build<'a> {
@@ -237,7 +242,7 @@ impl Build<'_> {
         Ok(RopeAppend::Joint(self.stage(Kernel::RopeAppend(kind), constants, &bindings)?, flags))
     }
 
-    fn attention(&mut self, keys: &Region, values: &Region) -> Result<Stage, VulkanError> {
+    fn attention(&mut self, keys: &Region, values: &Region) -> Result<Attention, VulkanError> {
         let buffers = self.buffers;
         let kind = self.options.kv_type.kind();
         let mut bindings = vec![
@@ -246,24 +251,35 @@ impl Build<'_> {
             (5, Bound::Storage(buffers.attended.clone())),
         ];
         let head_dim = self.shape.head_dim as u32;
-        if attention_on_texels(self.shape) {
-            bindings.push((0, Bound::Texels(buffers.queries.clone(), Format::R32G32B32A32_SFLOAT)));
-            bindings.push((1, Bound::Texels(keys.clone(), Format::R32G32B32A32_UINT)));
-            bindings.push((2, Bound::Texels(values.clone(), Format::R32G32B32A32_UINT)));
-            let queries = attention_queries(self.shape) as u32;
-            self.stage(Kernel::AttentionCpu(kind), vec![(1, head_dim), (2, queries)], &bindings)
-        } else {
+        if !attention_on_texels(self.shape.pack, self.shape.head_dim) {
             bindings.push((0, Bound::Storage(buffers.queries.clone())));
             bindings.push((1, Bound::Storage(keys.clone())));
             bindings.push((2, Bound::Storage(values.clone())));
-            self.stage(Kernel::AttentionSubgroup(kind), vec![(1, head_dim)], &bindings)
+            let stage = self.stage(Kernel::AttentionSubgroup(kind), vec![(1, head_dim)], &bindings)?;
+            return Ok(Attention::ByRows(stage));
         }
+        bindings.push((0, Bound::Texels(buffers.queries.clone(), Format::R32G32B32A32_SFLOAT)));
+        bindings.push((1, Bound::Texels(keys.clone(), Format::R32G32B32A32_UINT)));
+        bindings.push((2, Bound::Texels(values.clone(), Format::R32G32B32A32_UINT)));
+        bindings.push((6, Bound::Storage(buffers.tiles.clone())));
+        let queries = attention_queries(self.shape) as u32;
+        let tile_rows = self.shape.tile_rows;
+        let mut of_rows = |rows: usize| {
+            let constants = vec![(1, head_dim), (2, queries), (3, rows as u32)];
+            self.stage(Kernel::AttentionCpu(kind), constants, &bindings)
+        };
+        Ok(Attention::ByTiles { single: of_rows(1)?, whole: of_rows(tile_rows)? })
     }
 }
 
 /// Whether attention runs by the texel kernel: the `cpu` pack, and heads of whole chunks of 64.
-pub(super) fn attention_on_texels(shape: &Shape) -> bool {
-    shape.pack == Pack::Cpu && shape.head_dim.is_multiple_of(64)
+fn attention_on_texels(pack: Pack, head_dim: usize) -> bool {
+    pack == Pack::Cpu && head_dim.is_multiple_of(64)
+}
+
+/// How many rows a tile of attention has.
+pub(super) fn attention_tile_rows(pack: Pack, head_dim: usize) -> usize {
+    if attention_on_texels(pack, head_dim) { ATTENTION_TILE_ROWS } else { 1 }
 }
 
 /// How many query heads one workgroup of the texel kernel takes, for this shape.

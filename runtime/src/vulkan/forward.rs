@@ -125,7 +125,7 @@ pub(super) struct Layer {
     pub(super) values: Region,
     pub(super) qkv: Matrix,
     pub(super) rope_append: RopeAppend,
-    pub(super) attention: Stage,
+    pub(super) attention: Attention,
     pub(super) store_attended: Stage,
     pub(super) output: Matrix,
     /// Adds the attention's output and normalises for the feed-forward.
@@ -136,6 +136,14 @@ pub(super) struct Layer {
     /// Adds the feed-forward's output and normalises for what comes next, or only adds.
     pub(super) next_norm: Stage,
     pub(super) post_norms: bool,
+}
+
+/// Who computes a layer's attention.
+pub(super) enum Attention {
+    /// A kernel that takes row by row.
+    ByRows(Stage),
+    /// A kernel that takes tiles, specialised for one row and for [`Shape::tile_rows`] rows.
+    ByTiles { single: Stage, whole: Stage },
 }
 
 /// How a layer's queries, keys and values get to where attention reads them.

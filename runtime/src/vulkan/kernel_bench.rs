@@ -160,7 +160,9 @@ impl LayerBench {
             LayerKernel::Norm => forward.record_first_norm(recorder, rows),
             LayerKernel::Activation => forward.record_gate(recorder, &forward.layers[0], rows),
             LayerKernel::RopeAppend => forward.record_rope_append(recorder, 0, rows),
-            LayerKernel::Attention => forward.record_attending(recorder, 0, rows),
+            LayerKernel::Attention => {
+                forward.record_attending(recorder, 0, rows, rows / forward.shape.tile_rows)
+            }
         })
     }
 }

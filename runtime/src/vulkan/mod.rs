@@ -33,6 +33,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod tiles;
 
 pub use device::{DeviceChoice, DeviceReport, HOST_SIDE_REVISION, Pack, chosen, devices};
 pub use error::VulkanError;

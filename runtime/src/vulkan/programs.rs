@@ -14,6 +14,8 @@ pub(super) struct StepShape {
     pub(super) team: Team,
     /// Rows that run through the layers.
     pub(super) rows: usize,
+    /// Tiles of several rows that attention takes.
+    pub(super) tiles: usize,
     /// Rows whose logits are computed with them.
     pub(super) logit_rows: usize,
 }

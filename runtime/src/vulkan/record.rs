@@ -1,8 +1,9 @@
 //! Recording a step: the order of its kernels, and what is passed to each.
 
-use super::build::{attention_on_texels, attention_queries};
+use super::build::attention_queries;
 use super::forward::{
-    Forward, Layer, NormPush, RopeAppend, STORE_FLOAT, STORE_INT8, STORE_INT16, USE_ROW_MAP, store_flags,
+    Attention, Forward, Layer, NormPush, RopeAppend, STORE_FLOAT, STORE_INT8, STORE_INT16, USE_ROW_MAP,
+    store_flags,
 };
 use super::group::{Along, GroupRecorder, Stage};
 use super::matrix::Matrix;
@@ -42,6 +43,15 @@ struct AttentionPush {
 
 #[derive(Clone, Copy, BufferContents)]
 #[repr(C)]
+struct TiledAttentionPush {
+    heads: u32,
+    kv_heads: u32,
+    window: u32,
+    first_tile: u32,
+}
+
+#[derive(Clone, Copy, BufferContents)]
+#[repr(C)]
 struct ActivatePush {
     width: u32,
     stride: u32,
@@ -58,11 +68,11 @@ impl Forward {
         index * self.shape.rows_max * self.shape.angle_pairs_max
     }
 
-    pub(super) fn record_layers(&self, recorder: &mut GroupRecorder<'_>, rows: usize) {
+    pub(super) fn record_layers(&self, recorder: &mut GroupRecorder<'_>, rows: usize, tiles: usize) {
         self.record_first_norm(recorder, rows);
         recorder.barrier();
         for (index, layer) in self.layers.iter().enumerate() {
-            self.record_attention(recorder, index, rows);
+            self.record_attention(recorder, index, rows, tiles);
             self.record_feed_forward(recorder, layer, rows);
             let next = self.layers.get(index + 1);
             // After the last layer, the head's own norm takes the output in, for the wanted rows only.
@@ -86,14 +96,14 @@ impl Forward {
         NormPush { width: self.shape.hidden as u32, flags, epsilon: self.shape.epsilon, map_offset: 0 }
     }
 
-    fn record_attention(&self, recorder: &mut GroupRecorder<'_>, index: usize, rows: usize) {
+    fn record_attention(&self, recorder: &mut GroupRecorder<'_>, index: usize, rows: usize, tiles: usize) {
         let layer = &self.layers[index];
         recorder.stage("matmul: queries, keys, values");
         layer.qkv.multiply(recorder, rows);
         recorder.barrier();
         self.record_rope_append(recorder, index, rows);
         recorder.barrier();
-        self.record_attending(recorder, index, rows);
+        self.record_attending(recorder, index, rows, tiles);
         recorder.barrier();
         let width = self.shape.attended_width() as u32;
         let push = ActivatePush { width, stride: width, up_offset: 0, flags: store_flags(&layer.output) };
@@ -143,19 +153,33 @@ impl Forward {
         }
     }
 
-    /// A layer's queries over what is in the cache.
-    pub(super) fn record_attending(&self, recorder: &mut GroupRecorder<'_>, index: usize, rows: usize) {
+    /// A layer's queries over what is in the cache. The rows have `tiles` tiles of several rows.
+    pub(super) fn record_attending(
+        &self,
+        recorder: &mut GroupRecorder<'_>,
+        index: usize,
+        rows: usize,
+        tiles: usize,
+    ) {
         let shape = &self.shape;
-        let push = AttentionPush {
-            heads: shape.heads as u32,
-            kv_heads: shape.kv_heads as u32,
-            window: self.descriptions[index].window.unwrap_or(0) as u32,
-        };
-        let groups =
-            if attention_on_texels(shape) { shape.heads / attention_queries(shape) } else { shape.heads };
+        let (heads, kv_heads) = (shape.heads as u32, shape.kv_heads as u32);
+        let window = self.descriptions[index].window.unwrap_or(0) as u32;
         recorder.stage("attention");
-        let grid = [rows, groups];
-        recorder.dispatch(&self.layers[index].attention, push, grid, Along::longer(grid));
+        match &self.layers[index].attention {
+            Attention::ByRows(stage) => {
+                let push = AttentionPush { heads, kv_heads, window };
+                let grid = [rows, shape.heads];
+                recorder.dispatch(stage, push, grid, Along::longer(grid));
+            }
+            Attention::ByTiles { single, whole } => {
+                let singles = rows - tiles * shape.tile_rows;
+                for (stage, first_tile, count) in [(whole, 0, tiles), (single, tiles, singles)] {
+                    let push = TiledAttentionPush { heads, kv_heads, window, first_tile: first_tile as u32 };
+                    let grid = [count, shape.heads / attention_queries(shape)];
+                    recorder.dispatch(stage, push, grid, Along::longer(grid));
+                }
+            }
+        }
     }
 
     fn record_feed_forward(&self, recorder: &mut GroupRecorder<'_>, layer: &Layer, rows: usize) {

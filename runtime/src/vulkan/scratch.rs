@@ -1,6 +1,7 @@
 //! The sizes that every step of a forward pass needs, and its scratch buffers.
 
 use super::buffers::Home;
+use super::build::attention_tile_rows;
 use super::device::Pack;
 use super::error::VulkanError;
 use super::forward::{ForwardOptions, whole};
@@ -38,6 +39,8 @@ pub(super) struct Shape {
     pub(super) ropes: Vec<crate::model::RopeSettings>,
     pub(super) pack: Pack,
     pub(super) kv_page_bytes: usize,
+    /// Rows of a tile of attention; 1 where it has none.
+    pub(super) tile_rows: usize,
     pub(super) pages: usize,
 }
 
@@ -52,6 +55,8 @@ pub(super) struct Buffers {
     pub(super) activations: Activations,
     pub(super) rows: Region,
     pub(super) tables: Region,
+    /// The first rows of attention's tiles.
+    pub(super) tiles: Region,
     pub(super) angles: Region,
     pub(super) row_map: Region,
     pub(super) lengths: Region,
@@ -105,6 +110,7 @@ impl Shape {
             rope_of_layer,
             ropes,
             pack: group.first().pack,
+            tile_rows: attention_tile_rows(group.first().pack, description.head_dim),
             kv_page_bytes: PAGE_TOKENS
                 * description.kv_heads
                 * description.head_dim
@@ -144,6 +150,7 @@ impl Buffers {
             activations: Activations::new(group, rows, widest, Home::Device)?,
             rows: group.region("row descriptions", rows * 16, Home::Upload)?,
             tables: floats("page tables", shape.lanes_max.max(1) * shape.table_entries, Home::Upload)?,
+            tiles: floats("tiles of rows", rows, Home::Upload)?,
             angles: floats(
                 "rotation angles",
                 shape.ropes.len() * rows * shape.angle_pairs_max * 2,

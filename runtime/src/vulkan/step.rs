@@ -6,6 +6,7 @@ use super::group::{Meetings, Program};
 use super::pace::Team;
 use super::profile::{Profile, StageTime};
 use super::programs::StepShape;
+use super::tiles::Tiles;
 use crate::batch::PageCopy;
 use crate::ids::PageId;
 use crate::model::RopeSettings;
@@ -115,10 +116,12 @@ impl Forward {
         if rows == 0 {
             return Ok((StepResult::default(), Vec::new()));
         }
+        let tiles = Tiles::new(lanes.iter().map(|lane| lane.hidden.len() / hidden), self.shape.tile_rows);
         self.write_inputs(lanes, rows)?;
+        self.buffers.tiles.write(&tiles.first_rows)?;
         let wanted = wanted_rows(lanes, hidden);
         self.buffers.row_map.write(&wanted)?;
-        let times = self.run_layers(rows, wanted.len(), profile)?;
+        let times = self.run_layers(rows, tiles.whole, wanted.len(), profile)?;
         let mut logits = self.run_head(wanted.len())?.into_iter();
         let lengths: Vec<u32> = self.buffers.lengths.read(self.shape.lanes_max)?;
         let mut result = StepResult::default();
@@ -157,12 +160,14 @@ impl Forward {
     fn run_layers(
         &mut self,
         rows: usize,
+        tiles: usize,
         wanted: usize,
         profile: Option<Profile>,
     ) -> Result<Vec<StageTime>, VulkanError> {
         let logit_rows = wanted.min(self.shape.logit_rows_max);
         if profile.is_some() {
-            let program = self.record_step(StepShape { team: Team::All, rows, logit_rows }, profile)?;
+            let program =
+                self.record_step(StepShape { team: Team::All, rows, tiles, logit_rows }, profile)?;
             for _ in 0..PROFILE_TRIES {
                 if self.group.run(&program)? != Meetings::Missed {
                     return program.profile().map_or(Ok(Vec::new()), Profile::times);
@@ -172,7 +177,7 @@ impl Forward {
         }
         // A step's result depends only on what it does not change itself, so that it may be run again.
         loop {
-            let shape = StepShape { team: self.pace.team(), rows, logit_rows };
+            let shape = StepShape { team: self.pace.team(), rows, tiles, logit_rows };
             let program = match self.programs.take(shape) {
                 Some(program) => program,
                 None => self.record_step(shape, None)?,
@@ -200,7 +205,7 @@ impl Forward {
         let buffers = &self.buffers;
         recorder.copy((&buffers.hidden_in, 0), (&buffers.residual, 0), bytes);
         recorder.barrier();
-        self.record_layers(&mut recorder, shape.rows);
+        self.record_layers(&mut recorder, shape.rows, shape.tiles);
         match &self.head {
             Some(head) if shape.logit_rows > 0 => self.record_head(&mut recorder, head, 0, shape.logit_rows),
             Some(_) => recorder.stage("end"),

@@ -1,8 +1,9 @@
 #version 450
-// Attention of some of one row's query heads over its sequence's pages, for CPU devices. One workgroup is
-// one row and QUERIES query heads that share a KV head, so that keys and values are read once for them.
-// Softmax is kept online, in groups of 8 tokens from the sequence's start: the split lies at absolute
-// positions, so a row's sums do not depend on other rows, on slicing or on how many lanes run.
+// Attention of some query heads of one or more rows over their sequence's pages, for CPU devices. One
+// workgroup is a tile, ROWS rows of one sequence at positions that follow each other, and HEADS query heads
+// that share a KV head, so that keys and values are read once for all of them. Softmax is kept online, in
+// groups of 8 tokens from the sequence's start: the split lies at absolute positions, so a row's sums do not
+// depend on other rows, on slicing, on how many rows a tile has or on how many lanes run.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -10,11 +11,15 @@
 #include "cache.glsl"
 layout(local_size_x = 8) in; // one subgroup of 8; the host checks it
 layout(constant_id = 1) const int HEAD_WIDTH = 64; // a multiple of 64
-layout(constant_id = 2) const int QUERIES = 1; // a divisor of the query heads per KV head
+layout(constant_id = 2) const int HEADS = 1; // a divisor of the query heads per KV head
+layout(constant_id = 3) const int ROWS = 1;
 
 #define LANES 8
 #define CHUNKS (HEAD_WIDTH / 64)          // a chunk is 64 places of the head, 8 to a lane
 #define NO_SCORE (-3.0e38)
+// A query is one head of one of the tile's rows.
+#define QUERIES (ROWS * HEADS)
+#define ROW_OF(q) ((q) / HEADS)
 
 layout(set = 0, binding = 0) uniform samplerBuffer queries;       // [row][head][HEAD_WIDTH / 4]
 layout(set = 0, binding = 1) uniform usamplerBuffer keys;
@@ -22,17 +27,22 @@ layout(set = 0, binding = 2) uniform usamplerBuffer cached_values;
 layout(set = 0, binding = 3) readonly buffer Rows { RowInfo rows[]; };
 layout(set = 0, binding = 4) readonly buffer Tables { uint page_table[]; };
 layout(set = 0, binding = 5) writeonly buffer Output { float result[]; }; // [row][head][HEAD_WIDTH]
+layout(set = 0, binding = 6) readonly buffer Tiles { uint first_rows[]; }; // the first row of each tile
 
 layout(push_constant) uniform Push {
     uint heads;
     uint kv_heads;
     uint window; // 0: all tokens before; otherwise only the last `window`
+    uint first_tile; // in `first_rows`
     uint base_x; // the first workgroup of this member's share
     uint base_y;
 } push;
 
 #define OF_LANE(value, lane) subgroupShuffle(value, uint(lane))
-#define FOR_HEADS [[unroll]] for (int h = 0; h < QUERIES; h++)
+#define FOR_QUERIES [[unroll]] for (int q = 0; q < QUERIES; q++)
+
+// Where a query, and its result, begins.
+#define PLACE(q) (((first_row + ROW_OF(q)) * int(push.heads) + first_head + (q) % HEADS) * HEAD_WIDTH)
 
 // 8 values of a key or value, `eighth` of its head.
 void fetch8(usamplerBuffer cache, int at, int step, out float values[8]) {
@@ -62,77 +72,84 @@ float sum_of_lanes(float value) {
 
 void main() {
     const int lane = int(gl_LocalInvocationID.x);
-    const int row = int(gl_WorkGroupID.x + push.base_x);
-    const int first_head = int(gl_WorkGroupID.y + push.base_y) * QUERIES;
+    const int first_row = int(first_rows[gl_WorkGroupID.x + push.base_x + push.first_tile]);
+    const int first_head = int(gl_WorkGroupID.y + push.base_y) * HEADS;
     const int kv_head = first_head / (int(push.heads) / int(push.kv_heads));
     const int texels = HEAD_WIDTH / PER_TEXEL;
     const int per_eight = 8 / PER_TEXEL; // texels that hold 8 values
-    const int position = int(rows[row].position);
-    const int table = int(rows[row].table);
-    const int start = push.window == 0u ? 0 : max(0, position + 1 - int(push.window));
+    const int table = int(rows[first_row].table);
+    // What each row sees, and what all rows together do.
+    int ends[ROWS], starts[ROWS];
+    [[unroll]] for (int r = 0; r < ROWS; r++) {
+        ends[r] = int(rows[first_row].position) + r;
+        starts[r] = push.window == 0u ? 0 : max(0, ends[r] + 1 - int(push.window));
+    }
+    const int start = starts[0], end = ends[ROWS - 1];
 
     float query[QUERIES * CHUNKS * 8]; // lane l holds places 8 * l .. 8 * l + 7 of each chunk
-    FOR_HEADS [[unroll]] for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        int at = ((row * int(push.heads) + first_head + h) * HEAD_WIDTH + chunk * 64 + lane * 8) / 4;
+    FOR_QUERIES [[unroll]] for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        int at = (PLACE(q) + chunk * 64 + lane * 8) / 4;
         vec4 first = texelFetch(queries, at), last = texelFetch(queries, at + 1);
         [[unroll]] for (int i = 0; i < 4; i++) {
-            query[(h * CHUNKS + chunk) * 8 + i] = first[i];
-            query[(h * CHUNKS + chunk) * 8 + 4 + i] = last[i];
+            query[(q * CHUNKS + chunk) * 8 + i] = first[i];
+            query[(q * CHUNKS + chunk) * 8 + 4 + i] = last[i];
         }
     }
 
     precise float output_sum[QUERIES * CHUNKS * 8];
     float largest[QUERIES];
     precise float total[QUERIES];
-    for (int i = 0; i < QUERIES * CHUNKS * 8; i++) output_sum[i] = 0.0;
-    FOR_HEADS { largest[h] = NO_SCORE; total[h] = 0.0; }
+    [[unroll]] for (int i = 0; i < QUERIES * CHUNKS * 8; i++) output_sum[i] = 0.0;
+    FOR_QUERIES { largest[q] = NO_SCORE; total[q] = 0.0; }
 
-    for (int first_token = start / LANES * LANES; first_token <= position; first_token += LANES) {
+    for (int first_token = start / LANES * LANES; first_token <= end; first_token += LANES) {
         const int page_head = int(page_table[table + first_token / PAGE_TOKENS]) * int(push.kv_heads) + kv_head;
         const int in_page = first_token % PAGE_TOKENS;
         const int token = first_token + lane;
         precise float score[QUERIES];
-        FOR_HEADS score[h] = 0.0;
+        FOR_QUERIES score[q] = 0.0;
         [[unroll]] for (int eighth = 0; eighth < HEAD_WIDTH / 8; eighth++) {
             float key[8];
             fetch8(keys, (page_head * texels + eighth * per_eight) * PAGE_TOKENS + in_page + lane, PAGE_TOKENS, key);
-            [[unroll]] for (int i = 0; i < 8; i++) FOR_HEADS {
-                precise float term = key[i] * OF_LANE(query[(h * CHUNKS + eighth / 8) * 8 + i], eighth % 8);
-                score[h] += term;
+            [[unroll]] for (int i = 0; i < 8; i++) FOR_QUERIES {
+                precise float term = key[i] * OF_LANE(query[(q * CHUNKS + eighth / 8) * 8 + i], eighth % 8);
+                score[q] += term;
             }
         }
-        bool visible = token <= position && token >= start;
-        FOR_HEADS {
-            float value = visible ? score[h] : NO_SCORE;
-            float new_largest = max(largest[h], largest_of_lanes(value));
-            precise float fade = largest[h] == NO_SCORE ? 0.0 : exp(largest[h] - new_largest);
+        FOR_QUERIES {
+            bool visible = token <= ends[ROW_OF(q)] && token >= starts[ROW_OF(q)];
+            float value = visible ? score[q] : NO_SCORE;
+            float new_largest = max(largest[q], largest_of_lanes(value));
+            precise float fade = largest[q] == NO_SCORE ? 0.0 : exp(largest[q] - new_largest);
+            // A row ends before the tile's last row may: then this group is none of its own.
+            if (first_token > ends[ROW_OF(q)]) fade = 1.0;
             precise float weight = value == NO_SCORE ? 0.0 : exp(value - new_largest);
-            largest[h] = new_largest;
-            score[h] = weight;
-            total[h] = total[h] * fade + sum_of_lanes(weight);
-            [[unroll]] for (int i = 0; i < CHUNKS * 8; i++) output_sum[h * CHUNKS * 8 + i] *= fade;
+            largest[q] = new_largest;
+            score[q] = weight;
+            total[q] = total[q] * fade + sum_of_lanes(weight);
+            [[unroll]] for (int i = 0; i < CHUNKS * 8; i++) output_sum[q * CHUNKS * 8 + i] *= fade;
         }
         [[unroll]] for (int of_lane = 0; of_lane < LANES; of_lane++) {
-            // What lies in the page beyond the row's position is garbage: read a visible place instead.
-            const int place = clamp(first_token + of_lane, start, position) % PAGE_TOKENS;
+            // What lies in the page beyond the last row's position is garbage: read a visible place instead.
+            const int place = clamp(first_token + of_lane, start, end) % PAGE_TOKENS;
             [[unroll]] for (int chunk = 0; chunk < CHUNKS; chunk++) {
                 float value[8];
                 fetch8(cached_values, (page_head * PAGE_TOKENS + place) * texels + (chunk * 8 + lane) * per_eight, 1, value);
-                FOR_HEADS {
-                    float weight = OF_LANE(score[h], of_lane);
+                FOR_QUERIES {
+                    float weight = OF_LANE(score[q], of_lane);
                     [[unroll]] for (int i = 0; i < 8; i++) {
                         precise float term = weight * value[i];
-                        output_sum[(h * CHUNKS + chunk) * 8 + i] += term;
+                        output_sum[(q * CHUNKS + chunk) * 8 + i] += term;
                     }
                 }
             }
         }
     }
 
-    FOR_HEADS [[unroll]] for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        int at = (row * int(push.heads) + first_head + h) * HEAD_WIDTH + chunk * 64 + lane * 8;
+    FOR_QUERIES [[unroll]] for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        int at = PLACE(q) + chunk * 64 + lane * 8;
         [[unroll]] for (int i = 0; i < 8; i++) {
-            precise float value = output_sum[(h * CHUNKS + chunk) * 8 + i] / total[h];
+            precise float value = output_sum[(q * CHUNKS + chunk) * 8 + i] / total[q];
             result[at + i] = value;
         }
     }

@@ -174,7 +174,7 @@ impl Case<'_> {
             |cached: &[f16]| -> Vec<u8> { cached.iter().flat_map(|value| value.to_le_bytes()).collect() };
         let (key_region, value_region) = (self.region(&bits(&cached[0]))?, self.region(&bits(&cached[1]))?);
         let words = |words: &[u32]| self.region(bytemuck::cast_slice(words));
-        let bindings = [
+        let mut bindings = vec![
             (0, self.bound(&self.floats(&query)?, Format::R32G32B32A32_SFLOAT)),
             (1, self.bound(&key_region, Format::R32G32B32A32_UINT)),
             (2, self.bound(&value_region, Format::R32G32B32A32_UINT)),
@@ -182,14 +182,19 @@ impl Case<'_> {
             (4, Bound::Storage(words(&[1, 0])?)),
             (5, Bound::Storage(result.clone())),
         ];
-        let kernel = match self.pack() {
-            Pack::Cpu => Kernel::AttentionCpu(CacheKind::Float16),
-            Pack::Subgroup => Kernel::AttentionSubgroup(CacheKind::Float16),
+        let (kernel, constants) = match self.pack() {
+            Pack::Cpu => {
+                bindings.push((6, Bound::Storage(words(&[0])?)));
+                (Kernel::AttentionCpu(CacheKind::Float16), vec![(1, WIDTH as u32), (2, 1), (3, 1)])
+            }
+            Pack::Subgroup => (Kernel::AttentionSubgroup(CacheKind::Float16), vec![(1, WIDTH as u32)]),
         };
-        let kernel = Specialised { kernel, constants: vec![(1, WIDTH as u32), (2, 1)] };
-        let stage = self.group.stage(&mut pipelines, kernel, &bindings)?;
+        let stage = self.group.stage(&mut pipelines, Specialised { kernel, constants }, &bindings)?;
         let mut recorder = self.group.record(Team::All)?;
-        recorder.dispatch(&stage, [1u32, 1, 0], [1, 1], Along::X);
+        match self.pack() {
+            Pack::Cpu => recorder.dispatch(&stage, [1u32, 1, 0, 0], [1, 1], Along::X),
+            Pack::Subgroup => recorder.dispatch(&stage, [1u32, 1, 0], [1, 1], Along::X),
+        }
         self.group.run(&recorder.finish()?)?;
         let (key, value) = (|token: usize| row_of(&keys, token), |token: usize| row_of(&values, token));
         let seen = Sequence { position: POSITION, window: None, key: &key, value: &value };

@@ -31,6 +31,8 @@ struct Case {
     rows: Vec<(usize, usize)>,
     /// How many tokens each sequence has; all else in the cache is NaN.
     lengths: Vec<usize>,
+    /// Rows of a tile, where the kernel takes tiles: rows that follow each other are then of one sequence.
+    tile_rows: usize,
 }
 
 impl Case {
@@ -45,16 +47,24 @@ impl Case {
             window: None,
             rows: positions.into_iter().enumerate().collect(),
             lengths: positions.map(|position| position + 1).to_vec(),
+            tile_rows: 1,
         }
+    }
+
+    /// Two sequences, each with 4 rows at positions that follow each other from these on.
+    fn tiled(kind: CacheKind, width: usize, queries_per_kv: usize, from: [usize; 2]) -> Self {
+        let rows = (0..8).map(|row| (row / 4, from[row / 4] + row % 4)).collect();
+        let lengths = from.map(|from| from + 4).to_vec();
+        Self { rows, lengths, ..Self::new(kind, width, 2, queries_per_kv) }
     }
 
     fn heads(&self) -> usize {
         self.kv_heads * self.queries_per_kv
     }
 
-    /// A row's query for each head; the same for rows of the same sequence.
-    fn query(&self, sequence: usize) -> Vec<f32> {
-        Random::new(100 + sequence as u64).values(self.heads() * self.width, 1.5)
+    /// A row's query for each head.
+    fn query(&self, (sequence, position): (usize, usize)) -> Vec<f32> {
+        Random::new((100 + sequence * 1000 + position) as u64).values(self.heads() * self.width, 1.5)
     }
 
     /// Keys or values of a sequence for one KV head, as the cache keeps them.
@@ -94,7 +104,7 @@ impl Case {
     /// The bits of each row's result.
     fn run(&self, bench: &mut Bench) -> Vec<Vec<u32>> {
         let cache = self.cache();
-        let queries: Vec<f32> = self.rows.iter().flat_map(|&(sequence, _)| self.query(sequence)).collect();
+        let queries: Vec<f32> = self.rows.iter().flat_map(|&row| self.query(row)).collect();
         let infos: Vec<[u32; 4]> = self
             .rows
             .iter()
@@ -125,14 +135,20 @@ impl Case {
         bindings.push((4, Binding::Storage(bench.filled(&tables))));
         bindings.push((5, Binding::Storage(result.clone())));
         let window = self.window.unwrap_or(0);
-        let push = [self.heads(), self.kv_heads, window].map(|word| word as u32);
-        let queries = queries_per_workgroup(self.queries_per_kv, self.width);
-        let (kernel, groups) = match on_texels {
-            true => (Kernel::AttentionCpu(self.kind), self.heads() / queries),
-            false => (Kernel::AttentionSubgroup(self.kind), self.heads()),
-        };
-        let constants = [(1, self.width as u32), (2, queries as u32)];
-        bench.dispatch(kernel, &constants, &bindings, push, [self.rows.len(), groups, 1]);
+        let (heads, width) = (self.heads(), self.width as u32);
+        if on_texels {
+            let first_rows: Vec<u32> = (0..self.rows.len() as u32).step_by(self.tile_rows).collect();
+            bindings.push((6, Binding::Storage(bench.filled(&first_rows))));
+            let queries = queries_per_workgroup(self.queries_per_kv, self.width);
+            let constants = [(1, width), (2, queries as u32), (3, self.tile_rows as u32)];
+            let push = [heads, self.kv_heads, window, 0].map(|word| word as u32);
+            let groups = [first_rows.len(), heads / queries, 1];
+            bench.dispatch(Kernel::AttentionCpu(self.kind), &constants, &bindings, push, groups);
+        } else {
+            let push = [heads, self.kv_heads, window].map(|word| word as u32);
+            let groups = [self.rows.len(), heads, 1];
+            bench.dispatch(Kernel::AttentionSubgroup(self.kind), &[(1, width)], &bindings, push, groups);
+        }
         bits(&result, self.rows.len() * result_values)
             .chunks_exact(result_values)
             .map(<[u32]>::to_vec)
@@ -164,7 +180,7 @@ fn check(case: &Case) {
                     (|token: usize| keys[token].as_slice(), |token: usize| values[token].as_slice());
                 let seen = Sequence { position, window: case.window, key: &key, value: &value };
                 let at = head * case.width..(head + 1) * case.width;
-                let query = &case.query(sequence)[at.clone()];
+                let query = &case.query((sequence, position))[at.clone()];
                 let twin = match on_texels {
                     true => attention_cpu::attention(query, &seen),
                     false => attention_subgroup::attention(query, &seen),
@@ -233,6 +249,29 @@ fn a_window_hides_the_tokens_before_it() {
             check(&Case { window: Some(window), ..Case::new(kind, 64, 1, 3) });
         }
     }
+}
+
+#[test]
+fn the_rows_of_a_tile_have_the_bits_that_they_have_alone() {
+    Bench::for_each_pack(|bench| {
+        for (kind, width, queries_per_kv) in
+            [(CacheKind::Float16, 64, 3), (CacheKind::Float32, 64, 1), (CacheKind::Float16, 128, 2)]
+        {
+            // From groups of 8 tokens that a tile's rows share, and from the last place of one.
+            for (from, window) in [([0, 64], None), ([5, 31], None), ([7, 39], Some(9)), ([5, 70], Some(1))] {
+                let alone = Case { window, ..Case::tiled(kind, width, queries_per_kv, from) };
+                for tile_rows in [2, 4] {
+                    let tiled = Case { tile_rows, ..alone.clone() };
+                    check(&tiled);
+                    assert_eq!(
+                        tiled.run(bench),
+                        alone.run(bench),
+                        "{tile_rows} rows from {from:?}, {window:?}"
+                    );
+                }
+            }
+        }
+    });
 }
 
 #[test]
