@@ -72,13 +72,18 @@ impl Member {
         of_kernels.min(self.buffer_bytes_limit)
     }
 
-    /// Writes `bytes` to the start of a device buffer.
+    /// Writes `bytes` to a device buffer from byte `at` on.
     ///
     /// # Errors
     /// The driver's refusal.
-    pub(crate) fn upload(&self, buffer: &Subbuffer<[u8]>, bytes: &[u8]) -> Result<(), VulkanError> {
+    pub(crate) fn upload(
+        &self,
+        buffer: &Subbuffer<[u8]>,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<(), VulkanError> {
         if let Ok(mut mapped) = buffer.write() {
-            mapped[..bytes.len()].copy_from_slice(bytes);
+            mapped[at..at + bytes.len()].copy_from_slice(bytes);
             return Ok(());
         }
         let staging = self.buffer("a staging buffer", STAGING_BYTES.min(bytes.len()), Home::Upload)?;
@@ -87,7 +92,7 @@ impl Member {
             let mut write = write.map_err(|error| VulkanError::driver("mapping a staging buffer", error))?;
             write[..part.len()].copy_from_slice(part);
             drop(write);
-            let at = (index * STAGING_BYTES) as u64;
+            let at = (at + index * STAGING_BYTES) as u64;
             let mut recorder = self.record()?;
             let from = staging.clone().slice(0..part.len() as u64);
             recorder.copy(from, buffer.clone().slice(at..at + part.len() as u64));

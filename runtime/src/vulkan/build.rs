@@ -47,7 +47,7 @@ impl Build<'_> {
 
     fn constant(&self, what: &str, values: &[f32]) -> Result<Region, VulkanError> {
         let buffer = self.group.region(what, values.len() * 4, Home::Device)?;
-        self.group.upload(&buffer, bytemuck::cast_slice(values))?;
+        self.group.upload(&buffer, 0, bytemuck::cast_slice(values))?;
         Ok(buffer)
     }
 

@@ -259,17 +259,17 @@ impl Group {
         Ok(Region::shared(imports, host))
     }
 
-    /// Writes `bytes` to the start of a region, at load.
+    /// Writes `bytes` to a region from byte `at` on, at load.
     ///
     /// # Errors
     /// The driver's refusal.
-    pub(crate) fn upload(&self, region: &Region, bytes: &[u8]) -> Result<(), VulkanError> {
+    pub(crate) fn upload(&self, region: &Region, at: usize, bytes: &[u8]) -> Result<(), VulkanError> {
         match region.host() {
             Some(host) => {
-                host.write(0, bytes);
+                host.write(at, bytes);
                 Ok(())
             }
-            None => self.first().upload(region.first(), bytes),
+            None => self.first().upload(region.first(), at, bytes),
         }
     }
 
@@ -283,10 +283,9 @@ impl Group {
         what: Specialised,
         bindings: &[(u32, Bound)],
     ) -> Result<Stage, VulkanError> {
-        pipelines.members.resize_with(self.members.len(), Pipelines::default);
-        let ready = self.members.iter().zip(&mut pipelines.members).enumerate();
-        let ready = ready.map(|(index, (member, pipelines))| {
-            let pipeline = pipelines.get(member, what.clone())?;
+        let made = pipelines.get(&self.members, &what)?;
+        let ready = self.members.iter().zip(made).enumerate();
+        let ready = ready.map(|(index, (member, pipeline))| {
             let bind = |(number, bound): &(u32, Bound)| {
                 Ok((
                     *number,
@@ -390,4 +389,30 @@ pub(super) fn grouping_obstacle(member: &Member) -> Option<String> {
 #[derive(Default)]
 pub(crate) struct GroupPipelines {
     members: Vec<Pipelines>,
+}
+
+impl GroupPipelines {
+    /// The pipeline of a specialised kernel on each member. Where it is not made yet, all members make it at
+    /// once: they are devices of different instances, which share no lock.
+    fn get(
+        &mut self,
+        members: &[Member],
+        what: &Specialised,
+    ) -> Result<Vec<Arc<ComputePipeline>>, VulkanError> {
+        self.members.resize_with(members.len(), Pipelines::default);
+        let mut pairs: Vec<_> = members.iter().zip(&mut self.members).collect();
+        if pairs.len() == 1 || pairs.iter().all(|(_, pipelines)| pipelines.has(what)) {
+            return pairs.iter_mut().map(|(member, pipelines)| pipelines.get(member, what.clone())).collect();
+        }
+        std::thread::scope(|scope| {
+            let making: Vec<_> = pairs
+                .into_iter()
+                .map(|(member, pipelines)| scope.spawn(|| pipelines.get(member, what.clone())))
+                .collect();
+            let made = making
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            made.collect()
+        })
+    }
 }

@@ -93,7 +93,7 @@ impl MatrixBench {
         let tokens = tokens_max.next_multiple_of(TILE_ROWS);
         let input = Activations::new(&group, tokens, columns, Home::Device)?;
         for region in [&input.codes, &input.scales, &input.values] {
-            group.upload(region, &vec![0; region.first().size() as usize])?;
+            group.upload(region, 0, &vec![0; region.first().size() as usize])?;
         }
         let output = group.region("a matrix's output", rows * tokens * 4, Home::Device)?;
         let bytes = vec![0; columns * rows / tensor_type.block_weights() * tensor_type.block_bytes()];

@@ -22,6 +22,9 @@ const EIGHT_FROM_TOKENS: usize = 3;
 /// K slices of the `subgroup` pack's matmul: part of the pack's order of sums.
 pub(super) const SLICES: u32 = 4;
 
+/// Bytes of weights that are repacked before they are uploaded: what stays in a core's caches.
+const REPACK_BYTES: usize = 2 << 20;
+
 /// The activation buffers that matrices read; see `kernels/activations.glsl`.
 pub(crate) struct Activations {
     pub(crate) codes: Region,
@@ -188,18 +191,25 @@ impl Weights {
         piece: &[SourceRows<'_>],
         columns: usize,
     ) -> Result<Self, VulkanError> {
-        let repacked = storage.repack(piece, columns, layout(group.first()));
-        let upload = |what: &str, words: &[u32]| -> Result<Region, VulkanError> {
-            let bytes: &[u8] = bytemuck::cast_slice(words);
-            let region = group.region(what, bytes.len(), Home::Device)?;
-            group.upload(&region, bytes)?;
-            Ok(region)
+        let layout = layout(group.first());
+        let rows: usize = piece.iter().map(|source| source.rows).sum();
+        let bundles = rows.div_ceil(layout.bundle_rows());
+        let blocks = columns.div_ceil(BLOCK);
+        let [code_bytes, scale_bytes] =
+            [storage.bundle_bytes(blocks, layout), storage.bundle_scale_bytes(blocks, layout)];
+        let codes = group.region("a matrix's weights", bundles * code_bytes, Home::Device)?;
+        let scales = match scale_bytes {
+            0 => None,
+            _ => Some(group.region("a matrix's scales", bundles * scale_bytes, Home::Device)?),
         };
-        let codes = upload("a matrix's weights", &repacked.codes)?;
-        let scales = match repacked.scales.is_empty() {
-            true => None,
-            false => Some(upload("a matrix's scales", &repacked.scales)?),
-        };
+        let step = (REPACK_BYTES / code_bytes.max(1)).max(1);
+        for from in (0..bundles).step_by(step) {
+            let repacked = storage.repack(piece, columns, layout, from..bundles.min(from + step));
+            group.upload(&codes, from * code_bytes, bytemuck::cast_slice(&repacked.codes))?;
+            if let Some(scales) = &scales {
+                group.upload(scales, from * scale_bytes, bytemuck::cast_slice(&repacked.scales))?;
+            }
+        }
         Ok(Self { codes, scales })
     }
 }

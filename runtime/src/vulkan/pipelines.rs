@@ -35,6 +35,11 @@ pub(crate) struct Pipelines {
 }
 
 impl Pipelines {
+    /// Whether the pipeline is made already.
+    pub(crate) fn has(&self, what: &Specialised) -> bool {
+        self.made.contains_key(what)
+    }
+
     /// The pipeline of a specialised kernel.
     ///
     /// # Errors

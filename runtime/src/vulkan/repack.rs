@@ -6,6 +6,7 @@
 use crate::quant::{Decomposed, TensorType, decompose};
 use half::f16;
 use lavalane_shaders::{BLOCK, CodeKind, ScaleKind};
+use std::ops::Range;
 
 /// How a tensor type is stored on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +46,7 @@ pub(crate) struct SourceRows<'a> {
     pub(crate) rows: usize,
 }
 
-/// Repacked weights, ready for upload.
+/// Repacked weights, ready for upload: whole bundles, which lie one after another.
 pub(crate) struct Repacked {
     /// 4 words to a texel.
     pub(crate) codes: Vec<u32>,
@@ -103,42 +104,59 @@ impl Storage {
         blocks * self.code_texels_per_block() * layout.bundle_rows() * 16
     }
 
-    /// Lays `sources`, one after another, `columns` wide each, in whole bundles: the last is padded with
-    /// zeros.
-    pub(crate) fn repack(self, sources: &[SourceRows<'_>], columns: usize, layout: Layout) -> Repacked {
+    /// Bytes of scales of one bundle.
+    pub(crate) fn bundle_scale_bytes(self, blocks: usize, layout: Layout) -> usize {
+        self.scale_texels(blocks) * layout.bundle_rows() * 16
+    }
+
+    /// Lays some bundles of the rows of `sources`, which follow one another and are `columns` wide each. The
+    /// last bundle is padded with zeros. All cores take part.
+    pub(crate) fn repack(
+        self,
+        sources: &[SourceRows<'_>],
+        columns: usize,
+        layout: Layout,
+        bundles: Range<usize>,
+    ) -> Repacked {
         let blocks = columns.div_ceil(BLOCK);
-        let rows: usize = sources.iter().map(|source| source.rows).sum();
-        let padded_rows = rows.next_multiple_of(layout.bundle_rows());
-        let mut target = Target {
-            storage: self,
-            blocks,
-            layout,
-            repacked: Repacked {
-                codes: vec![0; padded_rows * blocks * self.code_texels_per_block() * 4],
-                scales: vec![0; padded_rows * self.scale_texels(blocks) * 4],
-            },
-        };
-        let mut row = 0;
-        for source in sources {
+        let all_rows = sources.iter().flat_map(|source| {
             let row_bytes = source.bytes.len() / source.rows.max(1);
-            for bytes in source.bytes.chunks_exact(row_bytes.max(1)) {
-                if self.is_float() {
-                    target.put_floats(row, bytes);
-                } else {
-                    target.put_row(row, source.tensor_type, bytes);
-                }
-                row += 1;
+            source.bytes.chunks_exact(row_bytes.max(1)).map(|bytes| (source.tensor_type, bytes))
+        });
+        let bundle_rows = layout.bundle_rows();
+        let rows: Vec<_> =
+            all_rows.skip(bundles.start * bundle_rows).take(bundles.len() * bundle_rows).collect();
+        let code_words = self.bundle_bytes(blocks, layout) / 4;
+        let scale_words = self.bundle_scale_bytes(blocks, layout) / 4;
+        let mut repacked = Repacked {
+            codes: vec![0; bundles.len() * code_words],
+            scales: vec![0; bundles.len() * scale_words],
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = bundles.len().div_ceil(threads).max(1);
+        let (mut codes, mut scales) = (repacked.codes.as_mut_slice(), repacked.scales.as_mut_slice());
+        std::thread::scope(|scope| {
+            for rows in rows.chunks(share * bundle_rows) {
+                let bundles = rows.len().div_ceil(bundle_rows);
+                let (own_codes, other_codes) = codes.split_at_mut(bundles * code_words);
+                let (own_scales, other_scales) = scales.split_at_mut(bundles * scale_words);
+                (codes, scales) = (other_codes, other_scales);
+                scope.spawn(move || {
+                    Target { storage: self, blocks, layout, codes: own_codes, scales: own_scales }.put(rows);
+                });
             }
-        }
-        target.repacked
+        });
+        repacked
     }
 }
 
-struct Target {
+/// Where some bundles are laid.
+struct Target<'a> {
     storage: Storage,
     blocks: usize,
     layout: Layout,
-    repacked: Repacked,
+    codes: &'a mut [u32],
+    scales: &'a mut [u32],
 }
 
 /// The lowest code of types whose codes are stored as unsigned nibbles.
@@ -150,7 +168,17 @@ fn lowest_code(tensor_type: TensorType) -> i8 {
     }
 }
 
-impl Target {
+impl Target<'_> {
+    fn put(&mut self, rows: &[(TensorType, &[u8])]) {
+        for (row, &(tensor_type, bytes)) in rows.iter().enumerate() {
+            if self.storage.is_float() {
+                self.put_floats(row, bytes);
+            } else {
+                self.put_row(row, tensor_type, bytes);
+            }
+        }
+    }
+
     fn put_row(&mut self, row: usize, tensor_type: TensorType, bytes: &[u8]) {
         let per_source = tensor_type.block_weights() / BLOCK;
         let mut parts = [Decomposed::ZERO; 8];
@@ -171,7 +199,7 @@ impl Target {
             for (k, &code) in part.codes.iter().enumerate() {
                 let nibble = (code - lowest) as u8;
                 debug_assert!(nibble < 16, "a 4-bit code");
-                self.repacked.codes[texel * 4 + k / 8] |= u32::from(nibble) << (4 * (k % 8));
+                self.codes[texel * 4 + k / 8] |= u32::from(nibble) << (4 * (k % 8));
             }
             for half in 0..2 {
                 minimums[half] += f32::from(lowest) * scales[half];
@@ -179,8 +207,7 @@ impl Target {
         } else {
             for (k, &code) in part.codes.iter().enumerate() {
                 let texel = self.layout.texel(row, block * 2 + k / 16, self.blocks * 2);
-                self.repacked.codes[texel * 4 + (k % 16) / 4] |=
-                    u32::from(code as u8 ^ 0x80) << (8 * (k % 4));
+                self.codes[texel * 4 + (k % 16) / 4] |= u32::from(code as u8 ^ 0x80) << (8 * (k % 4));
             }
         }
         for value in scales.iter_mut().chain(minimums.iter_mut()) {
@@ -195,7 +222,7 @@ impl Target {
     fn put_scales(&mut self, row: usize, block: usize, scales: [f32; 2], minimums: [f32; 2]) {
         let count = self.storage.scale_texels(self.blocks);
         let texel = |index| self.layout.texel(row, index, count);
-        let words = &mut self.repacked.scales;
+        let words = &mut *self.scales;
         match self.storage.scales {
             ScaleKind::Half => {
                 let scale = u32::from(f16::from_f32(scales[0]).to_bits());
@@ -227,7 +254,38 @@ impl Target {
                 *word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
             }
             let texel = self.layout.texel(row, index, count);
-            self.repacked.codes[texel * 4..texel * 4 + 4].copy_from_slice(&words);
+            self.codes[texel * 4..texel * 4 + 4].copy_from_slice(&words);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::quantize;
+
+    #[test]
+    fn bundles_repacked_one_by_one_are_those_repacked_together() {
+        let (columns, rows, layout) = (96, [37, 5], Layout { lanes: 8, bundle: 2 });
+        for tensor_type in [TensorType::Q4_1, TensorType::Q8_0, TensorType::F16] {
+            let values: Vec<f32> =
+                (0..columns * 42).map(|at| ((at * 31 % 97) as f32 - 48.0) / 50.0).collect();
+            let mut bytes = vec![0; tensor_type.bytes(values.len()).expect("rows are of whole blocks")];
+            quantize(tensor_type, &values, &mut bytes);
+            let (first, last) = bytes.split_at(bytes.len() / 42 * rows[0]);
+            let sources = [(first, rows[0]), (last, rows[1])];
+            let sources = sources.map(|(bytes, rows)| SourceRows { tensor_type, bytes, rows });
+            let storage = Storage::of(tensor_type);
+            let together = storage.repack(&sources, columns, layout, 0..3);
+            let (mut codes, mut scales) = (Vec::new(), Vec::new());
+            for bundle in 0..3 {
+                let one = storage.repack(&sources, columns, layout, bundle..bundle + 1);
+                codes.extend(one.codes);
+                scales.extend(one.scales);
+            }
+            assert_eq!(codes, together.codes, "{tensor_type:?}");
+            assert_eq!(scales, together.scales, "{tensor_type:?}");
+            assert!(codes.iter().any(|&word| word != 0));
         }
     }
 }

@@ -79,7 +79,7 @@ impl Bench {
     pub(super) fn filled<T: bytemuck::NoUninit>(&self, values: &[T]) -> Subbuffer<[u8]> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let buffer = self.member().buffer("a test's buffer", bytes.len(), Home::Readback).unwrap();
-        self.member().upload(&buffer, bytes).unwrap();
+        self.member().upload(&buffer, 0, bytes).unwrap();
         buffer
     }
 

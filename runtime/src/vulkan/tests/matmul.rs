@@ -122,7 +122,12 @@ pub(super) fn twin(
     let mut rows = Vec::new();
     for tensor in tensors {
         let storage = Storage::of(tensor.tensor_type);
-        let repacked = storage.repack(&[tensor.source()], blocks * BLOCK, layout);
+        let repacked = storage.repack(
+            &[tensor.source()],
+            blocks * BLOCK,
+            layout,
+            0..tensor.rows.div_ceil(layout.bundle_rows()),
+        );
         rows.extend((0..tensor.rows).map(|row| TwinRow::new(storage, &repacked, blocks, layout, row)));
     }
     let times = |row: &TwinRow, input| {
