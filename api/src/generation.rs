@@ -115,8 +115,8 @@ impl Job {
                 choice_index,
                 tokens_max: self.common.tokens_max.unwrap_or(u32::MAX),
                 stop: self.common.stop.clone(),
-                queue_wait_max: None,
-                work_time_max: None,
+                queue_wait_max: self.common.time_limits.queue_wait_max,
+                work_time_max: self.common.time_limits.work_time_max,
                 priority: self.common.priority,
                 signal_window: match self.common.signals {
                     Signals::Off => None,
@@ -130,8 +130,10 @@ impl Job {
     /// Hands every choice to the engine. Either all are taken, or none runs on.
     ///
     /// # Errors
-    /// The engine refuses one, or they are more than it can ever hold at once.
+    /// The engine refuses one, they are more than it can ever hold at once, or they want more time than it
+    /// gives.
     pub async fn submit(&self, engine: &EngineHandle) -> Result<Choices, ApiError> {
+        self.common.time_limits.check(engine.settings())?;
         let capacity = engine.settings().lanes + engine.settings().queue_capacity;
         if self.choices() > capacity {
             let message =

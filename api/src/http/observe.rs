@@ -37,6 +37,8 @@ pub async fn props(state: Data<AppState>) -> HttpResponse {
         "context_tokens": limits.context_tokens_max,
         "lanes": settings.lanes,
         "queue_capacity": settings.queue_capacity,
+        "queue_seconds": settings.queue_wait_max.as_secs_f64(),
+        "work_seconds": settings.work_time_max.as_secs_f64(),
         "kv_pages": limits.pages,
         "kv_page_tokens": limits.page_tokens,
         "kv_type": state.device.kv_type,

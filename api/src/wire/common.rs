@@ -3,6 +3,7 @@
 use crate::error::ApiError;
 use crate::wire::fields::{Fields, as_text, invalid};
 use crate::wire::signals::{self, Signals};
+use crate::wire::time_limits::TimeLimits;
 use crate::wire::{sampling, tokens};
 use lavalane_actors::request::{EndTokens, StopRules};
 use lavalane_runtime::sampling::{SamplingOptions, SignalReport};
@@ -69,6 +70,8 @@ pub struct CommonRequest {
     pub signals: Signals,
     /// Higher goes first.
     pub priority: i32,
+    /// How long it may wait and run; not checked against the engine's own limits yet.
+    pub time_limits: TimeLimits,
 }
 
 impl CommonRequest {
@@ -103,6 +106,7 @@ impl CommonRequest {
             logprobs,
             signals,
             priority: -(priority as i32),
+            time_limits: TimeLimits::read(fields)?,
         })
     }
 }

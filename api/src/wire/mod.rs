@@ -9,4 +9,5 @@ pub mod logprobs;
 pub mod reply;
 pub mod sampling;
 pub mod signals;
+pub mod time_limits;
 pub mod tokens;
