@@ -4,7 +4,7 @@ use crate::http::Http;
 use crate::models::{ModelFile, find, root};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -65,6 +65,29 @@ impl Server {
     /// The server's process.
     pub fn process(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Sends the process a signal, by its name without `SIG`.
+    ///
+    /// # Panics
+    /// There is no such signal, or the process has ended.
+    pub fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.process());
+        let status = Command::new("sh").args(["-c", &kill]).status().expect("the shell starts");
+        assert!(status.success(), "{kill}: {status}");
+    }
+
+    /// What the process writes to its standard error, where the command that started it piped it.
+    pub fn errors(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
+    }
+
+    /// Waits for the process to end by itself.
+    ///
+    /// # Panics
+    /// The system does not tell.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("the process is this one's child")
     }
 
     /// A client of plain sockets.

@@ -7,6 +7,7 @@ use crate::faults::Faults;
 use crate::server::{ServerHandle, ServerParts, start};
 use crate::settings::Settings;
 use actix_web::rt::signal::unix::{SignalKind, signal};
+use rustix::process::{Signal, getpid, kill_process};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -79,7 +80,7 @@ fn print_examples(address: SocketAddr, name: &str) {
     );
 }
 
-/// The first signal lets running requests end; the second cuts them.
+/// The first signal lets running requests end; the second ends the program at once.
 async fn until_stopped(
     server: ServerHandle,
     engine: &lavalane_actors::EngineHandle,
@@ -101,8 +102,17 @@ async fn until_stopped(
     };
     tokio::select! {
         () = drained => eprintln!("stopped"),
-        _ = interrupt.recv() => eprintln!("cut"),
-        _ = terminate.recv() => eprintln!("cut"),
+        _ = interrupt.recv() => end_now(),
+        _ = terminate.recv() => end_now(),
     }
     Ok(())
+}
+
+/// Ends the program as if it were killed. An ordinary end would unload the driver while the executor's thread
+/// still computes with it, and might crash or wait for a step; nothing on the disk depends on it.
+fn end_now() -> ! {
+    eprintln!("cut");
+    // It fails only for the first process of a container, which no signal of its own ends.
+    let _ = kill_process(getpid(), Signal::KILL);
+    std::process::abort()
 }
