@@ -17,12 +17,15 @@ pub enum PrefixReuse {
     Off,
 }
 
+/// A slice of a prompt is not made shorter than this for anybody's sake: each costs a whole pass over the weights.
+pub const SLICE_ROWS_MIN: usize = 16;
+
 /// How many rows of prompts run beside live decodes, and in one iteration at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefillPacing {
     /// As many as the other limits allow.
     Off,
-    /// As many as the times of earlier steps allow, but at least 16.
+    /// As many as the times of earlier steps allow, but at least [`SLICE_ROWS_MIN`].
     Adaptive {
         /// By how many per cent prompts may lengthen a step in which other lanes decode; at least 1.
         lengthening_max_percent: u32,

@@ -65,6 +65,30 @@ impl Histogram {
         self.sum
     }
 
+    /// What was counted since an earlier copy of this histogram was made.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let pairs = self.counts.iter().zip(&earlier.counts);
+        let counts = pairs.map(|(now, before)| now.saturating_sub(*before)).collect();
+        Self { bounds: self.bounds, counts, sum: self.sum - earlier.sum }
+    }
+
+    /// The upper bound of the bucket that holds the middle value; `None` before the first, and where the
+    /// bucket has no bound.
+    pub fn median_bound(&self) -> Option<f64> {
+        let (half, mut counted) = (self.count().div_ceil(2), 0);
+        let middle = self.counts.iter().position(|count| {
+            counted += count;
+            half > 0 && counted >= half
+        });
+        self.bounds.get(middle?).copied()
+    }
+
+    /// How many values were at most `bound`, which must be one of the buckets' bounds to be exact.
+    pub fn count_up_to(&self, bound: f64) -> u64 {
+        self.counts[..self.bounds.partition_point(|own| *own <= bound)].iter().sum()
+    }
+
     /// How many values were counted.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
@@ -131,6 +155,8 @@ pub struct Statistics {
     pub kv_pages_total: usize,
     /// Rows of an iteration.
     pub iteration_rows: Histogram,
+    /// Rows of prompts in an iteration in which other lanes decoded.
+    pub prompt_rows_beside_decodes: Histogram,
     /// Time from a batch's start to its answer.
     pub iteration_time: Histogram,
     /// Time that the scheduler itself spent between two batches while it had work.
@@ -179,6 +205,7 @@ impl Statistics {
             kv_pages_cached: 0,
             kv_pages_total,
             iteration_rows: Histogram::new(ROW_BOUNDS),
+            prompt_rows_beside_decodes: Histogram::new(ROW_BOUNDS),
             iteration_time: Histogram::new(TOKEN_BOUNDS),
             scheduling_time: Histogram::new(TOKEN_BOUNDS),
             first_token_time: Histogram::new(FIRST_TOKEN_BOUNDS),
@@ -203,6 +230,18 @@ mod tests {
         }
         assert_eq!(histogram.counts(), [2, 2, 1]);
         assert_eq!((histogram.count(), histogram.sum()), (5, 14.0));
+    }
+
+    #[test]
+    fn a_histogram_since_an_earlier_copy_holds_what_came_after_it() {
+        let mut histogram = Histogram::new(&[1.0, 2.0, 4.0]);
+        histogram.record(9.0);
+        let earlier = histogram.clone();
+        assert_eq!(histogram.since(&earlier).median_bound(), None);
+        [0.5, 2.0, 2.0, 3.0].into_iter().for_each(|value| histogram.record(value));
+        let since = histogram.since(&earlier);
+        assert_eq!((since.counts(), since.sum()), (&[1, 2, 1, 0][..], 7.5));
+        assert_eq!((since.median_bound(), since.count_up_to(2.0)), (Some(2.0), 3));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 
 use super::{IdleTokens, block_on};
 use crate::request::{EndTokens, Failure, Refusal, RequestEvent, StopRules, ValidRequest};
-use crate::settings::{EngineSettings, PrefixReuse, StartError};
+use crate::settings::{EngineSettings, PrefixReuse, SLICE_ROWS_MIN, StartError};
+use crate::statistics::Histogram;
 use crate::{Engine, EngineHandle, RequestStream};
 use lavalane_runtime::batch::BatchExecutor;
 use lavalane_runtime::ids::TokenId;
@@ -66,6 +67,61 @@ pub struct Starvation {
     pub beside: Gaps,
     /// How long the prompt took to its first token.
     pub prompt_time: Duration,
+    /// The prompt's slices.
+    pub slices: Slices,
+}
+
+/// The slices of a prompt that was read beside a decoding client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slices {
+    /// How many there were.
+    pub count: u64,
+    /// Rows of half of them, at the most; rounded up to a power of two.
+    pub rows_median: usize,
+    /// How many had no more than [`SLICE_ROWS_MIN`] rows.
+    pub at_floor: u64,
+}
+
+/// How a decoding client's gaps stand to the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// They are within it.
+    Within,
+    /// They are not, and no slice could be shorter: most were at the floor.
+    AtFloor,
+    /// They are not, although slices were longer than they had to be.
+    Beyond,
+}
+
+impl Starvation {
+    /// By how many per cent the prompt lengthened the median gap.
+    pub fn lengthened_percent(&self) -> f64 {
+        100.0 * (self.beside.median.as_secs_f64() / self.alone.median.as_secs_f64().max(1e-9) - 1.0)
+    }
+
+    /// How that stands to a target in per cent.
+    pub fn verdict(&self, lengthening_max_percent: u32) -> Verdict {
+        if self.lengthened_percent() <= f64::from(lengthening_max_percent) {
+            Verdict::Within
+        } else if 2 * self.slices.at_floor >= self.slices.count {
+            Verdict::AtFloor
+        } else {
+            Verdict::Beyond
+        }
+    }
+}
+
+impl Slices {
+    fn of(rows: &Histogram) -> Self {
+        // Only slices longer than any bound have no bound for their median.
+        let longest = rows.bounds().last().copied();
+        let rows_median = if rows.count() == 0 { None } else { rows.median_bound().or(longest) };
+        Self {
+            count: rows.count(),
+            rows_median: rows_median.unwrap_or(0.0) as usize,
+            at_floor: rows.count_up_to(SLICE_ROWS_MIN as f64),
+        }
+    }
 }
 
 /// A crowd's waiting.
@@ -116,6 +172,7 @@ pub fn starvation(engine: &EngineHandle, prompt_tokens: usize) -> Result<Starvat
     for _ in 0..TOKENS_ALONE {
         alone.push(gap(&mut decoder)?);
     }
+    let slices_before = engine.statistics().prompt_rows_beside_decodes;
     let submitted = Instant::now();
     let mut long = block_on(engine.submit(request(engine, 2, prompt_tokens, 1)))?;
     let (done, is_done) = mpsc::channel();
@@ -131,7 +188,8 @@ pub fn starvation(engine: &EngineHandle, prompt_tokens: usize) -> Result<Starvat
     }
     let prompt_time = reader.join().map_err(|_| CrowdingError::Unfinished)??;
     decoder.cancel();
-    Ok(Starvation { alone: Gaps::of(alone), beside: Gaps::of(beside), prompt_time })
+    let slices = Slices::of(&engine.statistics().prompt_rows_beside_decodes.since(&slices_before));
+    Ok(Starvation { alone: Gaps::of(alone), beside: Gaps::of(beside), prompt_time, slices })
 }
 
 /// Submits two prompts of `long_tokens` tokens and 32 short ones at once, and reads all to their ends. The
@@ -228,6 +286,26 @@ mod tests {
         assert!(starvation.beside.count > 1, "{starvation:?}");
         assert!(starvation.alone.median <= starvation.alone.longest);
         assert!(starvation.prompt_time > Duration::ZERO);
+        let slices = starvation.slices;
+        assert!(slices.count > 1 && slices.at_floor <= slices.count, "{slices:?}");
+        assert!(slices.rows_median >= SLICE_ROWS_MIN, "{slices:?}");
+    }
+
+    #[test]
+    fn gaps_are_within_the_target_or_the_slices_at_their_floor_or_neither() {
+        for (beside_ms, at_floor, verdict) in [
+            (15, 0, Verdict::Within),
+            (15, 10, Verdict::Within),
+            (16, 10, Verdict::AtFloor),
+            (16, 5, Verdict::AtFloor),
+            (16, 4, Verdict::Beyond),
+        ] {
+            let gaps = |ms| Gaps::of(vec![Duration::from_millis(ms)]);
+            let slices = Slices { count: 10, rows_median: SLICE_ROWS_MIN, at_floor };
+            let (alone, beside, prompt_time) = (gaps(10), gaps(beside_ms), Duration::from_secs(1));
+            let starvation = Starvation { alone, beside, prompt_time, slices };
+            assert_eq!(starvation.verdict(50), verdict, "{beside_ms} ms, {at_floor} of 10 at the floor");
+        }
     }
 
     #[test]

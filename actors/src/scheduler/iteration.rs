@@ -193,13 +193,15 @@ impl Scheduler {
         self.iteration.in_flight = work.iter().map(|work| (work.lane, work.generation)).collect();
         let rows = self.step_rows(&work);
         self.iteration.rows = rows;
-        let rows = rows.decode + rows.prefill;
         let now = Instant::now();
         {
             let mut statistics = self.shared.statistics.lock();
             statistics.iterations += 1;
-            statistics.rows += rows as u64;
-            statistics.iteration_rows.record(rows as f64);
+            statistics.rows += (rows.decode + rows.prefill) as u64;
+            statistics.iteration_rows.record((rows.decode + rows.prefill) as f64);
+            if rows.decode > 0 && rows.prefill > 0 {
+                statistics.prompt_rows_beside_decodes.record(rows.prefill as f64);
+            }
             if let Some(settled_at) = self.iteration.settled_at.take() {
                 statistics.scheduling_time.record_time(now - settled_at);
             }

@@ -16,6 +16,8 @@ mod queue;
 mod recovery;
 mod table;
 mod transfers;
+#[cfg(test)]
+mod starvation_tests;
 
 use crate::executor::ExecutorClient;
 use crate::guard::guarded;

@@ -7,11 +7,8 @@
 //! The answer is a power of two, so that a slice limit that changes between turns keeps the slices'
 //! ends aligned: a limit of 64 after one of 16 finds the position at a multiple of 16.
 
-use crate::settings::PrefillPacing;
+use crate::settings::{PrefillPacing, SLICE_ROWS_MIN};
 use std::time::Duration;
-
-/// A slice is not made shorter than this for anybody's sake: each costs a whole pass over the weights.
-pub(crate) const SLICE_ROWS_MIN: usize = 16;
 
 /// The limit while nothing was measured and nobody decodes: short enough for a slow machine.
 const UNKNOWN_ROWS: usize = 64;

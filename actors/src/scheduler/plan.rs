@@ -8,8 +8,8 @@
 //! A slice ends at a multiple of its limit `b`, and the slice that is sampled starts at
 //! `(n - 1) / b * b` for a sequence of `n` tokens and is never split.
 
-use super::pace::SLICE_ROWS_MIN;
 use crate::lane::step::{Candidate, LaneStep};
+use crate::settings::SLICE_ROWS_MIN;
 use lavalane_runtime::batch::LogitsUse;
 use lavalane_runtime::contract::{Slice, next_slice};
 use lavalane_runtime::ids::{LaneId, Position};

@@ -106,6 +106,11 @@ fn histograms(writer: &mut Writer, statistics: &Statistics) {
         ("lavalane:iteration_seconds", "From a batch's start to its answer.", &statistics.iteration_time),
         ("lavalane:scheduling_seconds", "Between two batches.", &statistics.scheduling_time),
         ("lavalane:rows_per_iteration", "Rows of an iteration.", &statistics.iteration_rows),
+        (
+            "lavalane:prompt_rows_beside_decodes",
+            "Rows of prompts in an iteration in which other lanes decoded.",
+            &statistics.prompt_rows_beside_decodes,
+        ),
     ];
     for (name, help, histogram) in times {
         writer.histogram(name, help, histogram);

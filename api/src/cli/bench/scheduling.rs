@@ -3,9 +3,9 @@
 
 use super::BenchArguments;
 use crate::cli::error::CommandError;
-use lavalane_actors::bench::crowding::{Gaps, crowd, start, starvation};
+use lavalane_actors::bench::crowding::{Gaps, Starvation, Verdict, crowd, start, starvation};
 use lavalane_actors::bench::scheduling_cost;
-use lavalane_actors::settings::PrefillPacing;
+use lavalane_actors::settings::{PrefillPacing, SLICE_ROWS_MIN};
 use lavalane_runtime::engine::{EngineOptions, VulkanExecutor};
 use lavalane_runtime::model::Model;
 use std::sync::Arc;
@@ -51,12 +51,8 @@ pub(super) fn print(arguments: &BenchArguments, model: Arc<Model>) -> Result<(),
     println!("one lane decodes while a prompt of {prompt} tokens arrives:");
     print_gaps("alone", waits.alone);
     print_gaps("beside", waits.beside);
-    let lengthened = 100.0 * (waits.beside.median.as_secs_f64() / waits.alone.median.as_secs_f64() - 1.0);
     if let PrefillPacing::Adaptive { lengthening_max_percent, .. } = engine.settings().prefill_pacing {
-        println!(
-            "  the median gap is {lengthened:.0}% longer (target {lengthening_max_percent}%, but slices of at least 16 rows); the prompt took {:.1} s",
-            waits.prompt_time.as_secs_f64()
-        );
+        print_verdict(&waits, lengthening_max_percent);
     }
     let crowded = crowd(&engine, prompt.min(CROWD_PROMPT))?;
     println!("32 short requests and 2 prompts of {} tokens at once:", prompt.min(CROWD_PROMPT));
@@ -68,6 +64,23 @@ pub(super) fn print(arguments: &BenchArguments, model: Arc<Model>) -> Result<(),
         crowded.long_wait_max.as_secs_f64()
     );
     Ok(())
+}
+
+fn print_verdict(waits: &Starvation, lengthening_max_percent: u32) {
+    let (slices, prompt_s) = (waits.slices, waits.prompt_time.as_secs_f64());
+    println!(
+        "  the prompt took {prompt_s:.1} s in {} slices beside a decode: the median of at most {} rows, {} at the floor of {SLICE_ROWS_MIN}",
+        slices.count, slices.rows_median, slices.at_floor
+    );
+    let verdict = match waits.verdict(lengthening_max_percent) {
+        Verdict::Within => "within the target".to_owned(),
+        Verdict::AtFloor => format!("over the target, but slices are at the floor of {SLICE_ROWS_MIN} rows"),
+        Verdict::Beyond => "OVER THE TARGET, and not for the floor's sake".to_owned(),
+    };
+    println!(
+        "  the median gap is {:.0}% longer, target {lengthening_max_percent}%: {verdict}",
+        waits.lengthened_percent()
+    );
 }
 
 fn print_gaps(name: &str, gaps: Gaps) {
