@@ -256,11 +256,40 @@ fn clients_that_vanish_free_their_lanes_within_the_step_and_disturb_nobody() {
 }
 
 #[test]
+fn readers_that_are_found_too_slow_are_cut_and_told_and_their_lanes_serve_the_next() {
+    block_on(async {
+        let whole = undisturbed().await;
+        let (engine, replies) = inject(Injection::ReadersSlow).await;
+        for (reply, whole) in replies.iter().zip(&whole) {
+            let buffered = engine.settings().events_buffered_max;
+            assert_eq!(reply.failure(), &Failure::SlowReader { buffered });
+            assert!(whole.sampled.starts_with(&reply.sampled));
+        }
+        assert_eq!(engine.health(), Health::Ok);
+        for (reply, whole) in ask_all(&engine, three_requests()).await.iter().zip(&whole) {
+            assert_eq!(reply.sampled, whole.sampled);
+        }
+        finish(&engine).await;
+    });
+}
+
+#[test]
 fn an_overloaded_scheduler_refuses_what_is_too_much_and_serves_the_rest_undisturbed() {
+    check_overload(None);
+}
+
+#[test]
+fn a_scheduler_that_does_nothing_for_a_while_refuses_what_is_too_much_and_serves_the_rest_undisturbed() {
+    check_overload(Some(Injection::SchedulerSlow(Duration::from_millis(50))));
+}
+
+/// Three requests run, and a hundred more arrive at once.
+fn check_overload(injection: Option<Injection>) {
     block_on(async {
         let whole = undisturbed().await;
         let small = EngineSettings { queue_capacity: 5, ..settings() };
         let (engine, gate, streams) = stage(&FaultScript::new(), small).await;
+        injection.into_iter().for_each(|injection| engine.inject(injection));
         let floods = (0..100).map(|seed| {
             let engine = engine.clone();
             async move { engine.submit(request(prompt(seed, 9), 2)).await }

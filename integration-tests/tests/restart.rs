@@ -96,3 +96,28 @@ fn a_disk_that_is_full_or_slow_costs_the_snapshot_and_not_the_reply() {
         assert_eq!(server.http().get("/health")["status"], "ok", "{fault}");
     }
 }
+
+#[test]
+fn a_server_killed_in_the_middle_of_writing_a_snapshot_leaves_a_folder_that_the_next_one_uses() {
+    let model = SyntheticModel::write(PROGRAM, "killed", &[]);
+    let body = json!({"prompt": TEXT, "max_tokens": 4, "temperature": 0});
+    let reply = |server: &Server| server.http().post("/v1/completions", &body).json()["choices"].clone();
+    let folder = Folder(std::env::temp_dir().join(format!("lavalane-restart-killed-{}", std::process::id())));
+    let mut killed = start(model.path(), &folder, &["--fault", "process-killed@1+"]);
+    let expected = reply(&killed);
+    assert!(!killed.wait().success(), "it ends in the middle of the write");
+    let names = || {
+        let files = std::fs::read_dir(&folder.0).expect("the folder is there");
+        let name = |file: std::io::Result<std::fs::DirEntry>| file.ok()?.file_name().into_string().ok();
+        files.filter_map(name).filter(|name| name != "lock").collect::<Vec<_>>()
+    };
+    assert!(names().iter().all(|name| name.ends_with("-part")), "{:?}", names());
+    assert_eq!(names().len(), 1, "the write had begun");
+
+    let next = start(model.path(), &folder, &[]);
+    assert_eq!(names(), [""; 0], "what was not finished is cleared away");
+    assert_eq!(reply(&next), expected);
+    let saved = |http: &Http| (http.metric("lavalane:snapshots_saved_total") == 1.0).then_some(());
+    next.http().wait_for("the prompt's snapshot", saved);
+    assert!(names().iter().all(|name| name.ends_with(".lavakv")), "{:?}", names());
+}

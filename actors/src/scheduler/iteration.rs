@@ -30,9 +30,9 @@ pub(super) struct Iteration {
     rows: StepRows,
     /// Why the device must be made again after this iteration.
     lost: Option<String>,
-    /// Lanes that are to panic at their next order, for tests.
+    /// Lanes whose requests are to end by an injected fault, for tests.
     #[cfg(any(test, feature = "testing", debug_assertions))]
-    pub(super) to_panic: Vec<LaneId>,
+    pub(super) injected: Vec<(LaneId, Why)>,
     run_at: Option<Instant>,
     settled_at: Option<Instant>,
 }
@@ -65,11 +65,10 @@ impl Scheduler {
         #[allow(unused_mut, reason = "only builds with injected faults add to it")]
         let mut releases: Vec<(LaneId, Release)> = releases.collect();
         #[cfg(any(test, feature = "testing", debug_assertions))]
-        for lane in std::mem::take(&mut self.iteration.to_panic) {
+        for (lane, why) in std::mem::take(&mut self.iteration.injected) {
             releases.retain(|(released, _)| *released != lane);
             let owned = self.lanes.get(lane.index()).filter(|entry| entry.owner.is_some());
-            let order = |entry: &super::LaneEntry| Release { generation: entry.generation, why: Why::Panic };
-            releases.extend(owned.map(|entry| (lane, order(entry))));
+            releases.extend(owned.map(|entry| (lane, Release { generation: entry.generation, why })));
         }
         self.ask(releases, context, Self::admit);
     }

@@ -7,6 +7,8 @@
 
 mod admission;
 mod closing;
+#[cfg(any(test, feature = "testing", debug_assertions))]
+mod injection;
 mod iteration;
 mod owner;
 mod pace;
@@ -14,10 +16,10 @@ mod pages;
 mod plan;
 mod queue;
 mod recovery;
-mod table;
-mod transfers;
 #[cfg(test)]
 mod starvation_tests;
+mod table;
+mod transfers;
 
 use crate::executor::ExecutorClient;
 use crate::guard::guarded;
@@ -29,8 +31,6 @@ use crate::shared::Shared;
 use crate::snapshots::SnapshotClient;
 use crate::status::{Health, RequestId};
 use crate::stream::{Cancellation, EventSink};
-#[cfg(any(test, feature = "testing", debug_assertions))]
-use crate::testing::Injection;
 use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture};
 use closing::Closing;
 use futures_util::future::join_all;
@@ -71,7 +71,7 @@ pub(crate) enum Command {
     },
     /// Let something go wrong here, for tests.
     #[cfg(any(test, feature = "testing", debug_assertions))]
-    Inject(Injection),
+    Inject(crate::testing::Injection),
 }
 
 /// Whether the chain of steps is under way.
@@ -236,19 +236,6 @@ impl Scheduler {
             scheduler.step(context, Self::look_around);
         });
         self.alarm = Some((next, handle));
-    }
-
-    /// Lets happen what a test orders.
-    #[cfg(any(test, feature = "testing", debug_assertions))]
-    fn inject(&mut self, injection: Injection) {
-        match injection {
-            Injection::SchedulerPanic => panic!("injected"),
-            Injection::LanePanic(lane) => self.iteration.to_panic.push(lane),
-            Injection::ReadersVanish => {
-                let owners = self.lanes.iter().filter_map(|lane| lane.owner.as_ref());
-                owners.for_each(|owner| owner.cancellation.cancel());
-            }
-        }
     }
 
     fn new_lane(&self, lane: LaneId) -> Addr<Lane> {

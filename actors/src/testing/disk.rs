@@ -1,4 +1,5 @@
-//! A disk that fails by plan, for `lavalane serve --fault`: full, or slow.
+//! A disk that fails by plan, for `lavalane serve --fault`: full, or slow, or the last thing that the process
+//! saw of it.
 
 use super::{FaultScript, PlannedFault};
 use lavalane_runtime::snapshot::files::{FileSystem, LocalFiles, NewFile};
@@ -13,6 +14,8 @@ pub enum DiskFault {
     Full,
     /// Every read and write takes so much longer.
     Slow(Duration),
+    /// The process is killed in the middle of a write.
+    ProcessKilled,
 }
 
 /// The operating system's files with planned faults; the run is the last one that a script has seen.
@@ -52,6 +55,11 @@ impl NewFile for FaultyFile<'_> {
         self.files.slow_down();
         if self.files.faults().any(|fault| fault == DiskFault::Full) {
             return Err(io::ErrorKind::StorageFull.into());
+        }
+        if self.files.faults().any(|fault| fault == DiskFault::ProcessKilled) {
+            // Whether the half of it can be written makes no difference any more.
+            let _ = self.file.write(&bytes[..bytes.len() / 2]);
+            std::process::abort();
         }
         self.file.write(bytes)
     }

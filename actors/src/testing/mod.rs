@@ -13,14 +13,19 @@ pub use lavalane_runtime::testing::{
 pub use plan::{PlannedFault, PlannedFaultError};
 
 use lavalane_runtime::ids::LaneId;
+use std::time::Duration;
 
 /// Something that goes wrong in the actors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Injection {
     /// The scheduler panics.
     SchedulerPanic,
+    /// The scheduler does nothing for so long, while more and more waits for it.
+    SchedulerSlow(Duration),
     /// The lane panics, if it has a request.
     LanePanic(LaneId),
+    /// The client of every request that has a lane is found to read too slowly.
+    ReadersSlow,
     /// The client of every request that has a lane goes away.
     ReadersVanish,
 }

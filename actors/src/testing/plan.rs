@@ -79,8 +79,13 @@ const KINDS: &[(&str, Option<&str>, Make)] = &[
     ("out-of-memory", Some("PLACE"), |place| {
         What::Executor(Fault::Lane(place as usize, LaneFaultCause::OutOfMemory))
     }),
+    ("process-killed", None, |_| What::Disk(DiskFault::ProcessKilled)),
+    ("readers-slow", None, |_| What::Actors(Injection::ReadersSlow)),
     ("readers-vanish", None, |_| What::Actors(Injection::ReadersVanish)),
     ("scheduler-panic", None, |_| What::Actors(Injection::SchedulerPanic)),
+    ("scheduler-slow", Some("MS"), |ms| {
+        What::Actors(Injection::SchedulerSlow(Duration::from_millis(ms.min(SLOW_MS_MAX))))
+    }),
     ("session-kept", Some("PLACE"), |place| What::Executor(Fault::SessionKept(place as usize))),
     ("slow", Some("MS"), |ms| What::Executor(Fault::Slow(Duration::from_millis(ms.min(SLOW_MS_MAX))))),
     ("submission", Some("LANES"), |lanes| What::Executor(Fault::Submission(lanes as usize))),
