@@ -131,6 +131,11 @@ impl Index {
         least.map(|(id, _)| *id)
     }
 
+    /// How often each file was used, by its name.
+    pub(super) fn hits(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.entries.values().map(|entry| (entry.name.as_str(), entry.hits))
+    }
+
     /// How many files there are.
     pub(super) fn len(&self) -> usize {
         self.entries.len()

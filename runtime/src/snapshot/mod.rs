@@ -6,8 +6,10 @@
 //! [`SnapshotIdentity`], and so is what would have been computed, to the bit; anything else is refused with
 //! the reason, or replayed from its tokens where the caller says so.
 
+mod error;
 pub mod files;
 pub mod format;
+mod hits;
 mod identity;
 mod image;
 mod index;
@@ -16,8 +18,9 @@ mod memory_files;
 pub mod score;
 mod store;
 
+pub use error::{LoadError, StoreError};
 pub use format::FormatError;
 pub use identity::{Digest, IdentityField, Incompatible, SnapshotIdentity};
 pub use image::{Image, ImageError, Restored, WhenIncompatible};
 pub use index::ImageId;
-pub use store::{LoadError, Saved, SnapshotStore, StoreError, StoreStatistics, StoredPrefix};
+pub use store::{Saved, SnapshotStore, StoreStatistics, StoredPrefix};

@@ -5,13 +5,16 @@
 //! folder. The index is in memory and locked only for as long as it is looked at, never during an operation
 //! on a file, so that finding never waits for the disk.
 
-use super::files::{FileSystem, FolderLock, NewFile};
+use super::error::{LoadError, StoreError};
+use super::files::{FileEntry, FileSystem, FolderLock, NewFile};
 use super::format::{FormatError, ImageHeader, PREAMBLE_BYTES, Preamble};
+use super::hits::{self, HITS_BYTES_MAX, HITS_FILE};
 use super::identity::{Digest, SnapshotIdentity};
 use super::image::Image;
 use super::index::{Entry, ImageId, Index};
 use crate::ids::TokenId;
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,60 +29,6 @@ const UNFINISHED_END: &str = ".lavakv-part";
 
 /// Bytes of one write.
 const WRITE_BYTES: usize = 1 << 20;
-
-/// Why a store could not be opened, or an image not be kept in it.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// Another process has the folder.
-    #[error("the snapshot folder {folder} is in use by another process")]
-    InUse {
-        /// The folder.
-        folder: PathBuf,
-    },
-    /// The system refused; nothing is stored.
-    #[error("{doing} {path}: {source}")]
-    Io {
-        /// What was tried.
-        doing: &'static str,
-        /// With which file or folder.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The image is of another kind of executor than the store.
-    #[error(transparent)]
-    Incompatible(#[from] super::Incompatible),
-}
-
-/// Why a stored prefix could not be read. The image is forgotten, and its file removed where it is damaged.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// It was evicted in the meantime.
-    #[error("the snapshot is not stored any more")]
-    Gone,
-    /// The file is damaged.
-    #[error("{path}: {problem}")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// How.
-        problem: FormatError,
-    },
-    /// The file is shorter than it was.
-    #[error("{path} is shorter than it was when it was taken in")]
-    Shortened {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The system refused.
-    #[error("reading {path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-}
 
 /// A stored prefix of some tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +82,8 @@ pub struct SnapshotStore {
     index: Mutex<Index>,
     /// Held while an image is written, so that two do not evict for the same room.
     saving: Mutex<()>,
+    /// Held while the uses are written down.
+    writing_hits: Mutex<()>,
     evicted: AtomicU64,
     damaged: AtomicU64,
     _lock: Box<dyn FolderLock>,
@@ -172,16 +123,19 @@ impl SnapshotStore {
             files,
             bytes_max,
             saving: Mutex::new(()),
+            writing_hits: Mutex::new(()),
             evicted: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
             _lock: lock,
         };
+        let hits = store.read_hits(&entries);
         for file in entries {
             if file.name.ends_with(UNFINISHED_END) {
                 tracing::info!("removing the unfinished snapshot {}", file.name);
                 store.remove_file(&file.name);
             } else if file.name.ends_with(NAME_END) {
-                store.take_in(file.name, file.bytes, file.touched);
+                let hits = hits.get(&file.name).copied().unwrap_or(0);
+                store.take_in(file, hits);
             }
         }
         store.make_room(0, now);
@@ -217,8 +171,9 @@ impl SnapshotStore {
         let problem = match read {
             Ok(bytes) => match header.check_pages(first, &bytes) {
                 Ok(()) => {
-                    // Only a better order after the next start depends on it.
+                    // Only a better order after the next start depends on these.
                     let _ = self.files.touch(&path, now);
+                    self.write_hits();
                     return Ok(bytes);
                 }
                 Err(problem) => LoadError::Damaged { path, problem },
@@ -294,7 +249,8 @@ impl SnapshotStore {
     }
 
     /// Takes a file of the folder into the index, or removes it where it is damaged.
-    fn take_in(&self, name: String, bytes: u64, touched: SystemTime) {
+    fn take_in(&self, file: FileEntry, hits: u32) {
+        let FileEntry { name, bytes, touched } = file;
         let path = self.folder.join(&name);
         match self.read_header(&path, bytes) {
             Ok(Ok(header)) => {
@@ -303,10 +259,32 @@ impl SnapshotStore {
                     tracing::info!("{name} is of no use here: {incompatible}");
                 }
                 let header = ours.is_ok().then(|| Arc::new(header));
-                self.index.lock().insert(Entry { name, header, bytes, hits: 0, last_used: touched });
+                self.index.lock().insert(Entry { name, header, bytes, hits, last_used: touched });
             }
             Ok(Err(problem)) => self.discard(&path, &problem),
             Err(error) => tracing::warn!("the snapshot {} cannot be read: {error}", path.display()),
+        }
+    }
+
+    /// How often each file was used, as far as it is known.
+    fn read_hits(&self, entries: &[FileEntry]) -> HashMap<String, u32> {
+        let Some(file) = entries.iter().find(|file| file.name == HITS_FILE) else { return HashMap::new() };
+        let bytes = self.files.read(&self.folder.join(HITS_FILE), 0, file.bytes.min(HITS_BYTES_MAX) as usize);
+        let hits = bytes.ok().and_then(|bytes| hits::decode(&bytes));
+        hits.unwrap_or_else(|| {
+            tracing::info!("how often the snapshots were used is not known any more: the file is damaged");
+            HashMap::new()
+        })
+    }
+
+    /// Writes down how often each file was used. Where that fails, what was written before stays.
+    fn write_hits(&self) {
+        let _writing = self.writing_hits.lock();
+        let bytes = hits::encode(self.index.lock().hits());
+        let unfinished = self.folder.join(format!("{HITS_FILE}{UNFINISHED_END}"));
+        let written = self.write_unfinished(&unfinished, &bytes, &[]).is_ok();
+        if !written || self.files.rename(&unfinished, &self.folder.join(HITS_FILE)).is_err() {
+            let _ = self.files.remove(&unfinished);
         }
     }
 

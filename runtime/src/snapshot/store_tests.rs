@@ -39,6 +39,11 @@ fn image_bytes(pages: u32) -> u64 {
     image(1000, pages).to_bytes().len() as u64
 }
 
+/// The names of all files but that of the uses.
+fn names(files: &MemoryFiles) -> Vec<String> {
+    files.names().into_iter().filter(|name| name != HITS_FILE).collect()
+}
+
 /// Looks tokens up and sees that whatever is found is right; gives the number of pages found.
 fn found(store: &SnapshotStore, tokens: &[TokenId]) -> usize {
     let Some(prefix) = store.find(tokens) else { return 0 };
@@ -72,7 +77,7 @@ fn what_is_known_is_not_written_again_and_a_longer_image_takes_a_shorter_one_s_p
     assert_eq!(store.save(&image(0, 4), at(1)).ok(), Some(Saved::Known));
     let short = Image::new(identity(), tokens(50, 1)[..3].to_vec(), vec![0; 24]).expect("a part of a page");
     assert_eq!(store.save(&short, at(1)).ok(), Some(Saved::TooShort));
-    assert_eq!(files.names().len(), 1);
+    assert_eq!(names(&files).len(), 1);
     assert_eq!(store.statistics().bytes, image(0, 4).to_bytes().len() as u64);
 }
 
@@ -86,12 +91,44 @@ fn the_limit_holds_and_the_least_used_goes() {
     store.save(&image(3000, 3), at(2)).expect("room is made");
     assert_eq!(found(&store, &tokens(2000, 3)), 0, "the one without a hit went");
     assert_eq!((found(&store, &tokens(1000, 3)), found(&store, &tokens(3000, 3))), (3, 3));
-    assert_eq!((files.names().len(), store.statistics().evicted), (2, 1));
+    assert_eq!((names(&files).len(), store.statistics().evicted), (2, 1));
     assert_eq!(store.save(&image(4000, 99), at(3)).ok(), Some(Saved::TooLarge));
     drop(store);
     let store = open(&files, image_bytes(3) + 20);
-    assert_eq!(files.names().len(), 1, "a smaller limit holds from the start");
+    assert_eq!(names(&files).len(), 1, "a smaller limit holds from the start");
     assert!(store.statistics().bytes <= store.statistics().bytes_max);
+}
+
+#[test]
+fn uses_count_after_the_store_was_opened_anew_and_nothing_depends_on_their_file() {
+    let check = |damage: &dyn Fn(&MemoryFiles), kept: u32, evicted: u32| {
+        let files = MemoryFiles::default();
+        let store = open(&files, 2 * image_bytes(3) + 20);
+        store.save(&image(1000, 3), at(1)).expect("there is room");
+        store.save(&image(2000, 3), at(1)).expect("there is room");
+        // Both were used last at the same moment, and one of them twice.
+        assert_eq!([2000, 1000, 1000].map(|from| found(&store, &tokens(from, 3))), [3; 3]);
+        drop(store);
+        damage(&files);
+        let store = open(&files, 2 * image_bytes(3) + 20);
+        // The next image needs the room of one of them.
+        assert_eq!(store.save(&image(3000, 3), at(101)).ok(), Some(Saved::Stored));
+        assert_eq!([kept, evicted].map(|from| found(&store, &tokens(from, 3))), [3, 0]);
+    };
+    check(&|_| {}, 1000, 2000);
+    // Where nothing is known of the uses, the files' order decides.
+    let gone = |files: &MemoryFiles| files.remove(&Path::new(FOLDER).join(HITS_FILE)).expect("it is there");
+    let first = first_by_name(1000, 2000);
+    let other = 3000 - first;
+    check(&gone, other, first);
+    check(&|files| files.damage(HITS_FILE, 0), other, first);
+    check(&|files| files.cut(HITS_FILE, 20), other, first);
+}
+
+/// Which of two images' files comes first.
+fn first_by_name(one: u32, other: u32) -> u32 {
+    let store = open(&MemoryFiles::default(), PLENTY);
+    if store.name(&tokens(one, 3)) < store.name(&tokens(other, 3)) { one } else { other }
 }
 
 #[test]
@@ -102,7 +139,7 @@ fn damaged_cut_and_unfinished_files_are_removed_and_others_left_alone() {
     drop(store);
     let bystander = Path::new(FOLDER).join("thesis.txt");
     files.put(&bystander, vec![1, 2, 3]);
-    let names = files.names().len();
+    let before = names(&files).len();
     for (what, damage) in [
         ("cut", Box::new(|| files.cut(NAME_END, 100)) as Box<dyn Fn()>),
         ("cut to nothing", Box::new(|| files.cut(NAME_END, 0))),
@@ -111,8 +148,8 @@ fn damaged_cut_and_unfinished_files_are_removed_and_others_left_alone() {
     ] {
         damage();
         let store = open(&files, PLENTY);
-        let left = files.names();
-        assert!(left.len() <= names, "{what}: {left:?}");
+        let left = names(&files);
+        assert!(left.len() <= before, "{what}: {left:?}");
         assert!(left.contains(&"thesis.txt".to_owned()), "{what}: {left:?}");
         store.save(&image(0, 2), at(1)).expect("there is room");
         assert_eq!(found(&store, &tokens(0, 2)), 2, "{what}");
@@ -132,13 +169,13 @@ fn damage_found_while_reading_removes_the_image_and_says_where() {
     assert!(error.to_string().contains("page 1"), "{error}");
     assert!(store.find(&tokens(0, 2)).is_none());
     assert!(matches!(store.load(&prefix, 0, at(2)), Err(LoadError::Gone)));
-    assert_eq!((files.names().len(), store.statistics().damaged), (0, 1));
+    assert_eq!((names(&files).len(), store.statistics().damaged), (0, 1));
 
     store.save(&image(0, 2), at(3)).expect("there is room");
     files.cut(NAME_END, 60);
     let prefix = store.find(&tokens(0, 2)).expect("it is stored");
     assert!(matches!(store.load(&prefix, 0, at(4)), Err(LoadError::Shortened { .. })));
-    assert_eq!((files.names().len(), store.statistics().damaged), (0, 2));
+    assert_eq!((names(&files).len(), store.statistics().damaged), (0, 2));
 }
 
 #[test]
@@ -181,7 +218,7 @@ fn a_full_disk_refuses_the_image_and_leaves_the_rest() {
             matches!(&error, StoreError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull);
         assert!(full, "{error}");
         assert_eq!((found(&store, &tokens(0, 2)), found(&store, &tokens(1000, 3))), (2, 0));
-        assert_eq!(files.names().len(), 1, "nothing is left of it");
+        assert_eq!(names(&files).len(), 1, "nothing is left of it");
     }
     files.full_after(None);
     assert_eq!(store.save(&image(1000, 3), at(3)).ok(), Some(Saved::Stored));
@@ -194,7 +231,9 @@ fn run_into_crash(files: &MemoryFiles, steps: usize) -> bool {
     store.save(&image(2000, 2), at(1)).expect("the plug is in");
     let before = files.steps();
     files.pull_plug_after(steps);
+    let prefix = store.find(&tokens(2000, 2)).expect("it is stored");
     // Each of these fails once the plug is pulled.
+    let _ = store.load(&prefix, 0, at(2));
     let _ = store.save(&image(3000, 3), at(2));
     let _ = store.save(&image(1000, 3), at(3));
     let _ = store.save(&image(4000, 4), at(4));
@@ -214,9 +253,9 @@ fn a_crash_at_any_step_leaves_a_valid_store() {
                 let known = found(&store, &tokens(from, pages));
                 assert!(known <= pages as usize, "step {steps}, {survives:?}");
             }
-            let unfinished = disk.names().into_iter().filter(|name| name.ends_with(UNFINISHED_END)).count();
+            let unfinished = names(&disk).into_iter().filter(|name| name.ends_with(UNFINISHED_END)).count();
             assert_eq!(unfinished, 0, "step {steps}, {survives:?}");
-            assert_eq!(disk.names().len(), store.statistics().images, "step {steps}, {survives:?}");
+            assert_eq!(names(&disk).len(), store.statistics().images, "step {steps}, {survives:?}");
             if steps == 0 {
                 let both = (found(&store, &tokens(1000, 2)), found(&store, &tokens(2000, 2)));
                 assert_eq!(both, (2, 2), "what was saved before is there, {survives:?}");
