@@ -105,6 +105,30 @@ fn a_prompt_is_found_on_the_disk_after_a_new_start() {
 }
 
 #[test]
+fn the_disk_gives_only_what_the_pool_s_pages_do_not_hold() {
+    let folder = Folder::new();
+    leave_a_snapshot(&folder);
+    let start = Start::default();
+    let engine = start.at(&folder);
+    block_on(async {
+        // Two pages of the prompt come from the disk with another request, which goes on otherwise.
+        let mut other = prompt(2, 70);
+        other[..40].copy_from_slice(&prompt(1, 70)[..40]);
+        for (prompt, cached_tokens, imported, loaded) in
+            [(other, 32, 2, 1), (prompt(1, 70), 64, 4, 2), (prompt(1, 70), 64, 4, 2)]
+        {
+            let reply = ask(&engine, request(prompt.clone(), 10)).await;
+            assert_eq!(reply.tokens, expected(&request(prompt, 10)));
+            // The pages alone may hold more than the disk: a part of the last one, too.
+            assert!(reply.usage().cached_tokens >= cached_tokens, "{:?}", reply.usage());
+            let found = (start.script.transfers().imported, engine.statistics().snapshots_loaded);
+            assert_eq!(found, (imported, loaded));
+        }
+        finish(&engine).await;
+    });
+}
+
+#[test]
 fn observers_hear_what_goes_to_the_disk_and_what_comes_from_it() {
     let folder = Folder::new();
     let engine = Start::default().at(&folder);

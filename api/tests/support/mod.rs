@@ -3,7 +3,9 @@
 
 pub mod websocket;
 
-use lavalane_actors::testing::{Gate, ScriptedExecutor, scripted_limits};
+use lavalane_actors::testing::{
+    FaultInjectingExecutor, FaultScript, Gate, ScriptedExecutor, scripted_limits,
+};
 use lavalane_actors::{Engine, EngineHandle, EngineSettings};
 use lavalane_api::http::state::{DeviceSummary, HttpSettings};
 use lavalane_api::server::{ServerHandle, ServerParts, start};
@@ -67,6 +69,7 @@ pub struct Setup {
     pub http: HttpSettings,
     pub limits: ExecutorLimits,
     pub gate: Option<Gate>,
+    pub script: FaultScript,
 }
 
 impl Default for Setup {
@@ -78,7 +81,7 @@ impl Default for Setup {
             ..scripted_limits()
         };
         let engine = EngineSettings { lanes: 2, queue_capacity: 8, ..EngineSettings::default() };
-        Self { engine, http: HttpSettings::default(), limits, gate: None }
+        Self { engine, http: HttpSettings::default(), limits, gate: None, script: FaultScript::new() }
     }
 }
 
@@ -88,6 +91,7 @@ impl Setup {
         if let Some(gate) = self.gate {
             executor = executor.with_gate(gate);
         }
+        let executor = FaultInjectingExecutor::new(executor, self.script);
         let tokenizer = Arc::new(tokenizer());
         let template = ChatTemplate::chatml(&tokenizer);
         let engine =
