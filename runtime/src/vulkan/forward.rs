@@ -217,6 +217,8 @@ impl Forward {
             false => None,
         };
         model.release_pages();
+        // A step that had to wait for a compiler would be a surprise.
+        pipelines.make_all(group.members())?;
         let descriptions = model.description().layers[range.layers()].to_vec();
         let (programs, pace) = (Programs::default(), Pace::default());
         Ok(Self { programs, pace, shape, buffers, layers, head, descriptions, first_norm, group })

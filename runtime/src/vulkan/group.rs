@@ -5,6 +5,7 @@
 //! work on one core each, every one with an instance of its own, because devices of one instance share a
 //! lock. A group of one is any single device, with the driver's own threads.
 
+mod making;
 mod recording;
 
 use super::buffers::Home;
@@ -12,18 +13,18 @@ use super::device::{DeviceChoice, DeviceReport, Member, Pack};
 use super::error::VulkanError;
 use super::host_memory::HostMemory;
 use super::pace::Team;
-use super::pipelines::{Binding, Pipelines, Specialised};
+use super::pipelines::{Binding, Prepared, Specialised};
 use super::recorder::{Ready, Recorder};
 use super::region::Region;
 use super::self_test::{Tested, open_tested};
 use super::threads::{Alone, GroupReport, SoftwareThreads, software_threads};
 use lavalane_shaders::{Kernel, Reads};
+pub(crate) use making::GroupPipelines;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vulkano::descriptor_set::DescriptorSet;
 use vulkano::format::Format;
-use vulkano::pipeline::ComputePipeline;
 
 /// The most members of a group: beyond, waiting for one another costs more than another core gives.
 const MEMBERS_MAX: usize = 16;
@@ -67,7 +68,7 @@ impl Bound {
 
 /// A pipeline with its bindings, on every member.
 #[derive(Clone)]
-pub(crate) struct Stage(Vec<(Arc<ComputePipeline>, Arc<DescriptorSet>)>);
+pub(crate) struct Stage(Vec<(Arc<Prepared>, Arc<DescriptorSet>)>);
 
 /// Along which side of a dispatch's grid the members split it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +111,8 @@ pub(crate) struct GroupRecorder<'a> {
     recorders: Vec<Recorder>,
     /// How many meetings were recorded.
     meetings: u32,
+    /// Why a kernel could not be compiled, which [`GroupRecorder::finish`] tells.
+    failure: Option<VulkanError>,
 }
 
 /// Every member's commands, ready to run as often as wanted, one run at a time.
@@ -283,9 +286,9 @@ impl Group {
         what: Specialised,
         bindings: &[(u32, Bound)],
     ) -> Result<Stage, VulkanError> {
-        let made = pipelines.get(&self.members, &what)?;
-        let ready = self.members.iter().zip(made).enumerate();
-        let ready = ready.map(|(index, (member, pipeline))| {
+        let prepared = pipelines.get(&self.members, &what)?;
+        let ready = self.members.iter().zip(prepared).enumerate();
+        let ready = ready.map(|(index, (member, kernel))| {
             let bind = |(number, bound): &(u32, Bound)| {
                 Ok((
                     *number,
@@ -298,8 +301,8 @@ impl Group {
                 ))
             };
             let bindings = bindings.iter().map(bind).collect::<Result<Vec<_>, VulkanError>>()?;
-            let set = member.set(&pipeline, &bindings)?;
-            Ok((pipeline, set))
+            let set = member.set(&kernel, &bindings)?;
+            Ok((kernel, set))
         });
         ready.collect::<Result<_, VulkanError>>().map(Stage)
     }
@@ -314,7 +317,7 @@ impl Group {
             Team::One => 1,
         };
         let recorders = self.members[..count].iter().map(Member::record).collect::<Result<_, _>>()?;
-        Ok(GroupRecorder { group: self, team, recorders, meetings: 0 })
+        Ok(GroupRecorder { group: self, team, recorders, meetings: 0, failure: None })
     }
 
     /// Runs a program to its end.
@@ -383,36 +386,4 @@ pub(super) fn grouping_obstacle(member: &Member) -> Option<String> {
         );
     }
     member.import_obstacle()
-}
-
-/// Every member's pipelines.
-#[derive(Default)]
-pub(crate) struct GroupPipelines {
-    members: Vec<Pipelines>,
-}
-
-impl GroupPipelines {
-    /// The pipeline of a specialised kernel on each member. Where it is not made yet, all members make it at
-    /// once: they are devices of different instances, which share no lock.
-    fn get(
-        &mut self,
-        members: &[Member],
-        what: &Specialised,
-    ) -> Result<Vec<Arc<ComputePipeline>>, VulkanError> {
-        self.members.resize_with(members.len(), Pipelines::default);
-        let mut pairs: Vec<_> = members.iter().zip(&mut self.members).collect();
-        if pairs.len() == 1 || pairs.iter().all(|(_, pipelines)| pipelines.has(what)) {
-            return pairs.iter_mut().map(|(member, pipelines)| pipelines.get(member, what.clone())).collect();
-        }
-        std::thread::scope(|scope| {
-            let making: Vec<_> = pairs
-                .into_iter()
-                .map(|(member, pipelines)| scope.spawn(|| pipelines.get(member, what.clone())))
-                .collect();
-            let made = making
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            made.collect()
-        })
-    }
 }

@@ -3,14 +3,14 @@
 use super::device::Member;
 use super::error::VulkanError;
 use lavalane_shaders::Kernel;
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use vulkano::buffer::Subbuffer;
 use vulkano::buffer::view::BufferView;
 use vulkano::descriptor_set::{DescriptorSet, WriteDescriptorSet};
+use vulkano::device::DeviceOwned;
 use vulkano::pipeline::compute::ComputePipelineCreateInfo;
 use vulkano::pipeline::layout::PipelineDescriptorSetLayoutCreateInfo;
-use vulkano::pipeline::{ComputePipeline, Pipeline, PipelineLayout, PipelineShaderStageCreateInfo};
+use vulkano::pipeline::{ComputePipeline, PipelineLayout, PipelineShaderStageCreateInfo};
 use vulkano::shader::SpecializationConstant;
 
 /// A kernel with its specialisation constants.
@@ -28,69 +28,111 @@ pub(crate) enum Binding {
     Texels(Arc<BufferView>),
 }
 
-/// A member's pipelines, made when first asked for.
-#[derive(Default)]
-pub(crate) struct Pipelines {
-    made: HashMap<Specialised, Arc<ComputePipeline>>,
+/// A specialised kernel on one member: what is bound to it is known at once, its code is compiled later.
+pub(crate) struct Prepared {
+    stage: PipelineShaderStageCreateInfo,
+    layout: Arc<PipelineLayout>,
+    made: OnceLock<Arc<ComputePipeline>>,
+    /// The first descriptor set that was made for it.
+    set: OnceLock<Arc<DescriptorSet>>,
 }
 
-impl Pipelines {
-    /// Whether the pipeline is made already.
-    pub(crate) fn has(&self, what: &Specialised) -> bool {
-        self.made.contains_key(what)
+impl Prepared {
+    fn new(member: &Member, what: &Specialised) -> Result<Self, VulkanError> {
+        let device = member.device.clone();
+        let module = lavalane_shaders::load(what.kernel, device.clone())
+            .map_err(|error| VulkanError::driver("vkCreateShaderModule", error))?;
+        let values = what.constants.iter();
+        let known = module.specialization_constants();
+        let constants = values
+            .filter(|(id, _)| known.contains_key(id))
+            .map(|&(id, value)| match known[&id] {
+                SpecializationConstant::I32(_) => (id, SpecializationConstant::I32(value as i32)),
+                _ => (id, SpecializationConstant::U32(value)),
+            })
+            .collect();
+        let module = module
+            .specialize(constants)
+            .map_err(|error| VulkanError::driver("specialising a kernel", error))?;
+        let main = module.entry_point("main").expect("kernels have a main");
+        let stage = PipelineShaderStageCreateInfo::new(main);
+        let layout = PipelineDescriptorSetLayoutCreateInfo::from_stages([&stage])
+            .into_pipeline_layout_create_info(device.clone())
+            .map_err(|error| VulkanError::driver("the pipeline layout", error.error))?;
+        let layout = PipelineLayout::new(device, layout)
+            .map_err(|error| VulkanError::driver("vkCreatePipelineLayout", error))?;
+        Ok(Self { stage, layout, made: OnceLock::new(), set: OnceLock::new() })
     }
 
-    /// The pipeline of a specialised kernel.
+    /// What is bound to the kernel, and how.
+    pub(crate) fn layout(&self) -> &Arc<PipelineLayout> {
+        &self.layout
+    }
+
+    /// The pipeline, which is compiled now if it was not.
     ///
     /// # Errors
     /// The driver's refusal.
-    pub(crate) fn get(
-        &mut self,
-        member: &Member,
-        what: Specialised,
-    ) -> Result<Arc<ComputePipeline>, VulkanError> {
-        if let Some(pipeline) = self.made.get(&what) {
-            return Ok(pipeline.clone());
+    pub(crate) fn pipeline(&self) -> Result<&Arc<ComputePipeline>, VulkanError> {
+        if let Some(made) = self.made.get() {
+            return Ok(made);
         }
-        let pipeline = make(member, &what)?;
-        self.made.insert(what, pipeline.clone());
-        Ok(pipeline)
+        let info = ComputePipelineCreateInfo::stage_layout(self.stage.clone(), self.layout.clone());
+        let made = ComputePipeline::new(self.layout.device().clone(), None, info)
+            .map_err(|error| VulkanError::driver("vkCreateComputePipelines", error))?;
+        Ok(self.made.get_or_init(|| made))
     }
 }
 
-fn make(member: &Member, what: &Specialised) -> Result<Arc<ComputePipeline>, VulkanError> {
-    let device = member.device.clone();
-    let module = lavalane_shaders::load(what.kernel, device.clone())
-        .map_err(|error| VulkanError::driver("vkCreateShaderModule", error))?;
-    let values = what.constants.iter();
-    let known = module.specialization_constants();
-    let constants = values
-        .filter(|(id, _)| known.contains_key(id))
-        .map(|&(id, value)| match known[&id] {
-            SpecializationConstant::I32(_) => (id, SpecializationConstant::I32(value as i32)),
-            _ => (id, SpecializationConstant::U32(value)),
-        })
-        .collect();
-    let module =
-        module.specialize(constants).map_err(|error| VulkanError::driver("specialising a kernel", error))?;
-    let stage = PipelineShaderStageCreateInfo::new(module.entry_point("main").expect("kernels have a main"));
-    let layout = PipelineDescriptorSetLayoutCreateInfo::from_stages([&stage])
-        .into_pipeline_layout_create_info(device.clone())
-        .map_err(|error| VulkanError::driver("the pipeline layout", error.error))?;
-    let layout = PipelineLayout::new(device.clone(), layout)
-        .map_err(|error| VulkanError::driver("vkCreatePipelineLayout", error))?;
-    ComputePipeline::new(device, None, ComputePipelineCreateInfo::stage_layout(stage, layout))
-        .map_err(|error| VulkanError::driver("vkCreateComputePipelines", error))
+/// A member's kernels, prepared when first asked for.
+#[derive(Default)]
+pub(crate) struct Pipelines {
+    /// In the order in which they were asked for.
+    prepared: Vec<(Specialised, Arc<Prepared>)>,
+}
+
+impl Pipelines {
+    /// A specialised kernel.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub(crate) fn get(&mut self, member: &Member, what: Specialised) -> Result<Arc<Prepared>, VulkanError> {
+        if let Some((_, prepared)) = self.prepared.iter().find(|(known, _)| *known == what) {
+            return Ok(prepared.clone());
+        }
+        let prepared = Arc::new(Prepared::new(member, &what)?);
+        self.prepared.push((what, prepared.clone()));
+        Ok(prepared)
+    }
+
+    /// How many kernels were asked for.
+    pub(crate) fn len(&self) -> usize {
+        self.prepared.len()
+    }
+
+    /// Compiles one of the kernels, counted in the order in which they were asked for. Software drivers compile
+    /// a kernel only when it is dispatched: so it is, over no workgroups.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub(crate) fn make(&self, member: &Member, index: usize) -> Result<(), VulkanError> {
+        let (_, prepared) = &self.prepared[index];
+        let pipeline = prepared.pipeline()?;
+        let Some(set) = prepared.set.get() else { return Ok(()) };
+        let mut recorder = member.record()?;
+        recorder.dispatch_nothing(pipeline, set);
+        member.submit(recorder)
+    }
 }
 
 impl Member {
-    /// A descriptor set of `pipeline` with `bindings`; those that the kernel does not use are left out.
+    /// A descriptor set for a kernel with `bindings`; those that it does not use are left out.
     pub(crate) fn set(
         &self,
-        pipeline: &ComputePipeline,
+        kernel: &Prepared,
         bindings: &[(u32, Binding)],
     ) -> Result<Arc<DescriptorSet>, VulkanError> {
-        let layout = pipeline.layout().set_layouts()[0].clone();
+        let layout = kernel.layout().set_layouts()[0].clone();
         let used = bindings.iter().filter(|(number, _)| layout.bindings().contains_key(number));
         let writes: Vec<WriteDescriptorSet> = used
             .map(|(number, binding)| match binding {
@@ -98,7 +140,9 @@ impl Member {
                 Binding::Texels(view) => WriteDescriptorSet::buffer_view(*number, view.clone()),
             })
             .collect();
-        DescriptorSet::new(self.sets.clone(), layout, writes, [])
-            .map_err(|error| VulkanError::driver("vkAllocateDescriptorSets", error))
+        let set = DescriptorSet::new(self.sets.clone(), layout, writes, [])
+            .map_err(|error| VulkanError::driver("vkAllocateDescriptorSets", error))?;
+        kernel.set.get_or_init(|| set.clone());
+        Ok(set)
     }
 }

@@ -101,6 +101,13 @@ impl Recorder {
         }
     }
 
+    /// Runs `pipeline` over no workgroups: all that it does is to be ready.
+    pub(crate) fn dispatch_nothing(&mut self, pipeline: &Arc<ComputePipeline>, set: &Arc<DescriptorSet>) {
+        self.bind(pipeline, set);
+        // SAFETY: nothing is read or written, push constants neither.
+        unsafe { self.commands.dispatch_unchecked([0, 0, 0]) };
+    }
+
     fn bind(&mut self, pipeline: &Arc<ComputePipeline>, set: &Arc<DescriptorSet>) {
         let rebind = self.bound.last().is_none_or(|bound| !Arc::ptr_eq(bound, pipeline));
         self.sets.push(set.clone());

@@ -27,7 +27,11 @@ impl GroupRecorder<'_> {
     ) {
         let members = self.recorders.len();
         let [x, y] = groups.map(|count| count as u32);
-        for (member, (recorder, (pipeline, set))) in self.recorders.iter_mut().zip(&stage.0).enumerate() {
+        for (member, (recorder, (kernel, set))) in self.recorders.iter_mut().zip(&stage.0).enumerate() {
+            let pipeline = match kernel.pipeline() {
+                Ok(pipeline) => pipeline,
+                Err(error) => return self.failure = Some(error),
+            };
             let (base, groups) = match along {
                 Along::X => {
                     let (from, count) = share(x, member, members);
@@ -57,7 +61,11 @@ impl GroupRecorder<'_> {
         self.meetings += 1;
         let expected = self.meetings * self.group.members.len() as u32;
         let push = [expected, TURNS_MAX];
-        for (recorder, (pipeline, set)) in self.recorders.iter_mut().zip(&meeting.stage.0) {
+        for (recorder, (kernel, set)) in self.recorders.iter_mut().zip(&meeting.stage.0) {
+            let pipeline = match kernel.pipeline() {
+                Ok(pipeline) => pipeline,
+                Err(error) => return self.failure = Some(error),
+            };
             recorder.barrier();
             recorder.dispatch_once(pipeline, set, push);
             recorder.barrier();
@@ -77,8 +85,11 @@ impl GroupRecorder<'_> {
     /// Ends the recording.
     ///
     /// # Errors
-    /// The driver's refusal.
+    /// The driver's refusal, also of a kernel.
     pub(crate) fn finish(self) -> Result<Program, VulkanError> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
         let members = self.group.members.iter().zip(self.recorders);
         let members = members.map(|(member, recorder)| member.finish(recorder)).collect::<Result<_, _>>()?;
         Ok(Program { members })

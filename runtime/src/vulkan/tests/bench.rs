@@ -117,9 +117,11 @@ impl Bench {
         groups: [usize; 3],
     ) {
         let what = Specialised { kernel, constants: constants.to_vec() };
-        let pipeline = self.pipelines.get(self.group.first(), what).unwrap();
-        let set = self.member().set(&pipeline, bindings).unwrap();
-        self.run(|recorder| recorder.dispatch(&pipeline, &set, push, groups.map(|count| count as u32)));
+        let kernel = self.pipelines.get(self.group.first(), what).unwrap();
+        let set = self.member().set(&kernel, bindings).unwrap();
+        self.run(|recorder| {
+            recorder.dispatch(kernel.pipeline().unwrap(), &set, push, groups.map(|count| count as u32))
+        });
     }
 }
 
