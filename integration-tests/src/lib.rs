@@ -2,5 +2,6 @@
 
 pub mod http;
 pub mod models;
+pub mod sampling;
 pub mod server;
 pub mod text;

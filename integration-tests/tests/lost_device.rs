@@ -2,6 +2,7 @@
 //! every session's tokens run again, and what they go on to draw has the bits of a run without the loss.
 
 use lavalane_integration_tests::models::{self, ModelFile};
+use lavalane_integration_tests::sampling::telling_draws;
 use lavalane_integration_tests::text::tokens;
 use lavalane_runtime::contract::{
     BatchItem, BatchSession, NewSession, OpenSpan, Rows, SessionError, SessionId, Sessions, SessionsOptions,
@@ -9,7 +10,7 @@ use lavalane_runtime::contract::{
 use lavalane_runtime::engine::{EngineOptions, VulkanExecutor};
 use lavalane_runtime::ids::TokenId;
 use lavalane_runtime::model::Model;
-use lavalane_runtime::sampling::{Sampled, SamplingOptions, SamplingSettings, SignalReport};
+use lavalane_runtime::sampling::Sampled;
 use lavalane_runtime::testing::{Fault, FaultInjectingExecutor, FaultScript, When};
 use lavalane_runtime::vulkan::{DeviceChoice, Pack};
 use std::sync::Arc;
@@ -22,20 +23,6 @@ const PROMPTS: [usize; 3] = [70, 50, 45];
 const BEGUN: usize = 16;
 /// How many draws each session ends with.
 const REPLY: usize = 8;
-
-/// Random draws with penalties, and so much reported of each that equal reports mean equal logits.
-fn settings() -> SamplingSettings {
-    let options = SamplingOptions {
-        temperature: 0.8,
-        seed: Some(11),
-        presence_penalty: 0.5,
-        repetition_penalty: 1.1,
-        top_logprobs: 20,
-        signals: SignalReport::On,
-        ..Default::default()
-    };
-    SamplingSettings::new(options, 0).expect("the settings are in range")
-}
 
 fn sessions(pack: Pack, script: &FaultScript) -> Option<Faulty> {
     let path = models::find(ModelFile::SmolLm2)?;
@@ -74,7 +61,7 @@ impl Scene {
     fn begin(pack: Pack, script: &FaultScript) -> Option<Self> {
         let mut sessions = sessions(pack, script)?;
         let prompts = prompts();
-        let mut admit = || sessions.admit(NewSession::new(settings())).expect("a lane is idle");
+        let mut admit = || sessions.admit(NewSession::new(telling_draws())).expect("a lane is idle");
         let ids: Vec<SessionId> = (0..3).map(|_| admit()).collect();
         let verified = admit();
         let mut drawn = vec![Vec::new(); 3];

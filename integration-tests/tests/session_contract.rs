@@ -2,6 +2,7 @@
 //! and a model that is cut into ranges of layers gives the bits of the whole.
 
 use lavalane_integration_tests::models::{self, ModelFile};
+use lavalane_integration_tests::sampling::telling_draws;
 use lavalane_integration_tests::text::tokens;
 use lavalane_runtime::batch::{LaneFaultCause, LogitsUse};
 use lavalane_runtime::contract::{NewSession, SessionId, Sessions, SessionsOptions};
@@ -9,7 +10,7 @@ use lavalane_runtime::engine::{EngineOptions, FrameBatch, FrameWork, LayerRunner
 use lavalane_runtime::frame::{ElementType, Frame, Made, SequenceId};
 use lavalane_runtime::ids::{BatchId, LaneId, LayerRange, PageId, TokenId};
 use lavalane_runtime::model::Model;
-use lavalane_runtime::sampling::{Sampled, Sampler, SamplingOptions, SamplingSettings, SignalReport};
+use lavalane_runtime::sampling::{Sampled, Sampler};
 use lavalane_runtime::session::{LengthSlot, Session};
 use lavalane_runtime::vulkan::{DeviceChoice, ForwardOptions, Pack, Precision};
 use std::sync::Arc;
@@ -20,21 +21,6 @@ const REPLY: usize = 7;
 fn model() -> Option<Arc<Model>> {
     let path = models::find(ModelFile::SmolLm2)?;
     Some(Arc::new(Model::open(path).expect("the model opens")))
-}
-
-/// Random draws with penalties, and so much reported of each that equal reports mean equal logits: the best
-/// tokens' log-probabilities, and the entropy of the whole row.
-fn settings() -> SamplingSettings {
-    let options = SamplingOptions {
-        temperature: 0.8,
-        seed: Some(7),
-        presence_penalty: 0.5,
-        repetition_penalty: 1.1,
-        top_logprobs: 20,
-        signals: SignalReport::On,
-        ..Default::default()
-    };
-    SamplingSettings::new(options, 0).expect("the settings are in range")
 }
 
 fn sessions(pack: Pack, slice_rows: usize) -> Option<Sessions<VulkanExecutor>> {
@@ -65,7 +51,7 @@ fn go_on(
 
 /// A session that ran the prompt, and its first draw.
 fn started(sessions: &mut Sessions<VulkanExecutor>, prompt: &[TokenId]) -> (SessionId, Vec<Sampled>) {
-    let session = sessions.admit(NewSession::new(settings())).expect("a lane is idle");
+    let session = sessions.admit(NewSession::new(telling_draws())).expect("a lane is idle");
     let first = sessions.prefill_sampled(session, prompt).expect("the device runs");
     (session, vec![first])
 }
@@ -176,7 +162,7 @@ fn stages(model: &Arc<Model>, precision: Precision, ends: &[u32]) -> Vec<Stage> 
         let range = LayerRange::new(start, end).expect("a range holds layers");
         start = end;
         let runner = LayerRunner::new(model.clone(), range, ElementType::F32, options);
-        let mut session = Session::new(LengthSlot(0), Sampler::new(settings(), 0));
+        let mut session = Session::new(LengthSlot(0), Sampler::new(telling_draws(), 0));
         session.extend_pages((0..4).map(PageId));
         Stage { runner: runner.expect("the layers fit the device"), session: Some(session) }
     };
@@ -262,7 +248,7 @@ fn a_batch_of_frames_accounts_for_every_lane() {
     let mut stages = stages(&model, Precision::Default, &[2, model.layers().len() as u32]);
     let runner = &mut stages[0].runner;
     let session = |slot: u32| {
-        let mut session = Session::new(LengthSlot(0), Sampler::new(settings(), 0));
+        let mut session = Session::new(LengthSlot(0), Sampler::new(telling_draws(), 0));
         session.extend_pages([PageId(slot)]);
         session
     };
