@@ -19,7 +19,7 @@ LAVALANE := cargo run --release --quiet --package lavalane-api --bin lavalane --
 
 .PHONY: help
 help: ## List the commands
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## Install what a build needs and this machine lacks
@@ -72,10 +72,13 @@ bench-kernels: setup ## Measure each kernel by shape (ARGS=attention for some)
 soak: setup ## Random clients and faults for SOAK_SECONDS (1800), memory and pages as a table (SOAK_MODEL=FILE)
 	SOAK_SECONDS='$(SOAK_SECONDS)' cargo run --release --quiet --package lavalane-integration-tests --bin soak
 
+.PHONY: device-check-pack
+device-check-pack: setup ## Pack what checks a machine with a GPU into target/device-check (at most 64 MiB)
+	@scripts/device-check-pack.sh
+
 .PHONY: device-check
-device-check: setup ## Show this machine's Vulkan devices and test the kernels on them
-	$(LAVALANE) devices
-	cargo test --release --package lavalane-runtime vulkan
+device-check: device-check-pack ## Test the kernels on this machine's device, and measure 1B and 8B models on it (8 minutes at most)
+	target/device-check/device-check.sh target/device-check
 
 .PHONY: fuzz
 fuzz: setup ## Run each fuzz target for FUZZ_SECONDS (600)

@@ -69,6 +69,10 @@ pub enum Reads {
 pub enum Kernel {
     /// `meet.comp`
     Meet,
+    /// `multiply_add.comp`, which measures a device
+    MultiplyAdd,
+    /// `read_all.comp`, which measures a device
+    ReadAll,
     /// `norm.comp`
     Norm(Reads),
     /// `activate.comp`

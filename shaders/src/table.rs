@@ -42,6 +42,10 @@ macro_rules! kernels {
 kernels! {
     meet = "src/kernels/meet.comp" []
         => Kernel::Meet,
+    multiply_add = "src/kernels/multiply_add.comp" []
+        => Kernel::MultiplyAdd,
+    read_all = "src/kernels/read_all.comp" []
+        => Kernel::ReadAll,
     norm_storage = "src/kernels/norm.comp" ["TEXELS" = "0"]
         => Kernel::Norm(Reads::Storage),
     norm_texels = "src/kernels/norm.comp" ["TEXELS" = "1"]

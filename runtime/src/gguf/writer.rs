@@ -35,8 +35,11 @@ impl TensorEntry {
     }
 }
 
-/// Writes a whole file. `fill` is called for each row of each tensor in order, with the tensor's index
-/// and the row's, and gives the row's numbers. Returns how many bytes were written.
+/// The bytes of a tensor that a core makes at a time: enough to make nothing of starting a thread.
+const SHARE_BYTES: usize = 1 << 20;
+
+/// Writes a whole file. `fill` is called once for each row of each tensor, in no order and by all cores, with
+/// the tensor's index and the row's, and gives the row's numbers. Returns how many bytes were written.
 ///
 /// # Errors
 /// What the writer says.
@@ -47,7 +50,7 @@ pub fn write(
     writer: &mut impl Write,
     metadata: &[(String, Value)],
     tensors: &[TensorEntry],
-    mut fill: impl FnMut(usize, usize, &mut [f32]),
+    fill: impl Fn(usize, usize, &mut [f32]) + Sync,
 ) -> io::Result<u64> {
     let mut writer = Counted { writer, written: 0 };
     writer.write_all(b"GGUF")?;
@@ -71,17 +74,43 @@ pub fn write(
     }
     for (index, tensor) in tensors.iter().enumerate() {
         writer.align()?;
-        let mut weights = vec![0.0; tensor.dimensions[0]];
-        let mut bytes = vec![0; (tensor.bytes() / tensor.rows() as u64) as usize];
-        for row in 0..tensor.rows() {
-            fill(index, row, &mut weights);
-            quantize(tensor.tensor_type, &weights, &mut bytes);
-            writer.write_all(&bytes)?;
-        }
+        write_rows(&mut writer, tensor, |row, weights| fill(index, row, weights))?;
     }
     writer.align()?;
     writer.flush()?;
     Ok(writer.written)
+}
+
+/// Writes a tensor's rows, as many at a time as give every core a share to make.
+fn write_rows(
+    writer: &mut impl Write,
+    tensor: &TensorEntry,
+    fill: impl Fn(usize, &mut [f32]) + Sync,
+) -> io::Result<()> {
+    let rows = tensor.rows();
+    let row_bytes = (tensor.bytes() / rows as u64) as usize;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let share_rows = (SHARE_BYTES / row_bytes).clamp(1, rows.div_ceil(threads));
+    let make = |first: usize, share: &mut [u8]| {
+        let mut weights = vec![0.0; tensor.dimensions[0]];
+        for (row, bytes) in share.chunks_exact_mut(row_bytes).enumerate() {
+            fill(first + row, &mut weights);
+            quantize(tensor.tensor_type, &weights, bytes);
+        }
+    };
+    let batch_rows = share_rows * threads;
+    let mut bytes = vec![0; batch_rows.min(rows) * row_bytes];
+    for first in (0..rows).step_by(batch_rows) {
+        let batch = &mut bytes[..batch_rows.min(rows - first) * row_bytes];
+        std::thread::scope(|scope| {
+            for (index, share) in batch.chunks_mut(share_rows * row_bytes).enumerate() {
+                let make = &make;
+                scope.spawn(move || make(first + index * share_rows, share));
+            }
+        });
+        writer.write_all(batch)?;
+    }
+    Ok(())
 }
 
 struct Counted<'a, W> {

@@ -70,6 +70,12 @@ pub struct DeviceChoice {
 }
 
 impl DeviceChoice {
+    /// The device that tests and measurements of kernels take: what `LAVALANE_DEVICE` names, or the best.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn of_tests() -> Self {
+        Self { device: std::env::var("LAVALANE_DEVICE").ok(), ..Self::default() }
+    }
+
     /// Whether the choice leaves room for a group of more than one member; the device may not.
     pub fn may_be_grouped(&self) -> bool {
         self.members.is_none_or(|members| members > 1) && self.pack != Some(Pack::Subgroup)

@@ -89,7 +89,7 @@ impl MatrixBench {
         rows: usize,
         tokens_max: usize,
     ) -> Result<Self, VulkanError> {
-        let group = Group::open(&DeviceChoice::default())?;
+        let group = Group::open(&DeviceChoice::of_tests())?;
         let tokens = tokens_max.next_multiple_of(TILE_ROWS);
         let input = Activations::new(&group, tokens, columns, Home::Device)?;
         for region in [&input.codes, &input.scales, &input.values] {
@@ -126,7 +126,7 @@ impl LayerBench {
         let tokens = from + rows;
         let pages = tokens.div_ceil(PAGE_TOKENS);
         let options = ForwardOptions {
-            choice: DeviceChoice::default(),
+            choice: DeviceChoice::of_tests(),
             precision: Precision::Default,
             kv_type: KvType::F16,
             rows_max: ROWS_MAX.max(rows),

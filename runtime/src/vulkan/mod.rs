@@ -8,6 +8,7 @@
 
 mod buffers;
 mod build;
+mod ceilings;
 mod device;
 mod error;
 mod forward;

@@ -1,8 +1,11 @@
-//! What this machine's cores do at the most, measured: the ceilings of kernels on software devices, which compute
-//! with these cores.
+//! What a device does at the most, measured: the ceilings of its kernels. Software devices compute with this machine's
+//! cores, and theirs are measured here; other devices run two kernels (`ceilings.rs`).
 //!
 //! It lies here because the widest instructions are asked for by `unsafe` calls.
 
+use super::ceilings;
+use super::device::{DeviceChoice, Member};
+use super::error::VulkanError;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -17,7 +20,7 @@ const TURNS: usize = 10_000;
 /// Sums that are computed together: enough to hide a multiply-add's latency.
 const SUMS: usize = 12;
 
-/// The ceilings of all cores together.
+/// The ceilings of a device, or of all cores together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Roofline {
     /// Bytes read from memory per second.
@@ -27,8 +30,17 @@ pub struct Roofline {
 }
 
 impl Roofline {
-    /// Measures both ceilings, for about half a second.
-    pub fn measure() -> Self {
+    /// Measures the ceilings of the chosen device, for a second or so.
+    ///
+    /// # Errors
+    /// No such device, or its refusal.
+    pub fn of(choice: &DeviceChoice) -> Result<Self, VulkanError> {
+        let member = Member::open(choice)?;
+        if member.is_software() { Ok(Self::of_cores()) } else { ceilings::measure(member) }
+    }
+
+    /// Measures the ceilings of all cores together, for about half a second.
+    pub fn of_cores() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let words = vec![1u64; READ_BYTES / 8];
         let mut shares = words.chunks(words.len().div_ceil(threads));

@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn every_pack_of_the_device_passes() {
-        let own = open(&DeviceChoice::default(), &[]).unwrap();
+        let own = open(&DeviceChoice::of_tests(), &[]).unwrap();
         assert_eq!(own.pack, own.report.pack);
         for pack in [Pack::Cpu, Pack::Subgroup] {
             match self_test(&own.report, pack) {
@@ -121,7 +121,8 @@ mod tests {
 
     #[test]
     fn a_pack_whose_kernel_is_wrong_is_left_for_the_other() {
-        let Ok(own) = Member::open(&DeviceChoice { pack: Some(Pack::Cpu), ..DeviceChoice::default() }) else {
+        let Ok(own) = Member::open(&DeviceChoice { pack: Some(Pack::Cpu), ..DeviceChoice::of_tests() })
+        else {
             println!("skipped: the device runs one pack only");
             return;
         };
@@ -130,7 +131,7 @@ mod tests {
             Pack::Subgroup => (Pack::Subgroup, Pack::Cpu),
         };
         for kernel in ["norm", "matmul of codes by 8", "matmul of codes", "matmul of floats", "attention"] {
-            let member = open(&DeviceChoice::default(), &[(own, kernel)]).unwrap();
+            let member = open(&DeviceChoice::of_tests(), &[(own, kernel)]).unwrap();
             assert_eq!((member.pack, member.report.pack), (other, other));
             let reason = &member.report.pack_reason;
             let expected = format!("the {} pack: kernel {kernel} gave ", own.name());
@@ -141,12 +142,12 @@ mod tests {
     #[test]
     fn without_a_pack_that_passes_there_is_an_error_with_all_failures() {
         let broken = [(Pack::Cpu, "norm"), (Pack::Subgroup, "attention")];
-        let Err(VulkanError::SelfTest { failures, .. }) = open(&DeviceChoice::default(), &broken) else {
+        let Err(VulkanError::SelfTest { failures, .. }) = open(&DeviceChoice::of_tests(), &broken) else {
             panic!("it opened");
         };
         assert!(failures.contains("the subgroup pack: kernel attention gave "), "{failures}");
         // A pack that was asked for is not left for another.
-        let choice = DeviceChoice { pack: Some(Pack::Subgroup), ..DeviceChoice::default() };
+        let choice = DeviceChoice { pack: Some(Pack::Subgroup), ..DeviceChoice::of_tests() };
         let Err(VulkanError::SelfTest { failures, .. }) = open(&choice, &broken) else {
             panic!("it opened");
         };

@@ -8,7 +8,9 @@ pub mod activate;
 pub mod attention_cpu;
 pub mod attention_subgroup;
 pub mod matmul;
+pub mod multiply_add;
 pub mod norm;
+pub mod read_all;
 pub mod rope_append;
 pub mod store_activations;
 

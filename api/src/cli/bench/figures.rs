@@ -27,7 +27,7 @@ impl Rates {
 }
 
 /// What the file holds. A side of which nothing was measured is left out.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Figures {
     #[serde(skip_serializing_if = "Medians::is_empty")]
     pub(super) lavalane: Medians,

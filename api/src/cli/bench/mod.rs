@@ -8,18 +8,22 @@ mod figures;
 mod growth;
 mod peer;
 mod profile;
+mod rates;
 mod scheduling;
 mod serving;
 mod start;
 
 use super::device_arguments::DeviceArguments;
 use super::error::CommandError;
-use clap::Args;
-use figures::{Figures, Medians, Rates};
-use lavalane_runtime::engine::bench::{LongSequence, decode_rate, prefill_rate};
+use clap::{Args, ValueEnum};
+use figures::Figures;
+use lavalane_runtime::engine::work::RateCeilings;
 use lavalane_runtime::engine::{EngineOptions, VulkanExecutor};
 use lavalane_runtime::model::Model;
+use lavalane_runtime::vulkan::chosen;
+use lavalane_runtime::vulkan::roofline::Roofline;
 use peer::Peer;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -32,6 +36,19 @@ pub struct BenchArguments {
     /// The GGUF file
     #[arg(long, env = "LAVALANE_MODEL")]
     pub model: PathBuf,
+    /// What is measured, by name and separated by commas; everything where this is not given
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS", hide_default_value = true,
+        default_values_t = Part::value_variants().to_vec())]
+    pub parts: Vec<Part>,
+    /// Lengths of the prompts whose prefill is measured, separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "TOKENS", default_value = "128,512")]
+    pub prefill: Vec<NonZeroUsize>,
+    /// How many lanes decode together, separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "LANES", default_value = "1,8,32")]
+    pub lanes: Vec<NonZeroUsize>,
+    /// The position far into the context at which one lane's decoding is measured; 0 leaves this out
+    #[arg(long, value_name = "POSITION", default_value_t = 4000)]
+    pub far: usize,
     /// Tokens of each prompt before decoding
     #[arg(long, default_value_t = 128)]
     pub prompt: usize,
@@ -64,54 +81,88 @@ pub struct BenchArguments {
     pub device: DeviceArguments,
 }
 
-/// Lanes whose decoding is measured.
-const LANES: [usize; 3] = [1, 8, 32];
-
-/// The position far into the context at which one lane's decoding is measured.
-const FAR: usize = 4000;
-
-/// Prompt lengths whose prefill is measured.
-const PREFILLS: [usize; 2] = [128, 512];
+/// What `lavalane bench` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// Prefill and decode
+    Rates,
+    /// Starts of whole processes, and their memory
+    Starts,
+    /// Clients over HTTP, beside an embedded engine
+    Clients,
+    /// The time per kernel
+    Kernels,
+    /// The scheduler's own cost, and who waits for whom
+    Scheduling,
+}
 
 /// Prints the figures.
 ///
 /// # Errors
 /// The model or device cannot be used, the file cannot be written, or the peer fails.
 pub fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
+    let wanted = |part| arguments.parts.contains(&part);
     if let Some(path) = &arguments.json {
+        if !wanted(Part::Rates) {
+            return Err(CommandError::Argument {
+                argument: "json",
+                given: path.display().to_string(),
+                reason: "it would hold rates, and they are not among --parts",
+            });
+        }
         figures::check_writable(path)?;
     }
     let model = Arc::new(Model::open(&arguments.model)?);
-    let sequence = (arguments.prompt + arguments.steps).max(PREFILLS[1]);
-    let context = model.description().context;
-    let mut executor = executor(arguments, &model, LANES[2], sequence.min(context))?;
-    println!("{} on {}, pack {}", model.description().name, executor.device().name, executor.pack().name());
+    let device = chosen(&arguments.device.choice())?;
+    println!("{} on {}", model.description().name, device.name);
     let (single, batched) = (arguments.peer.clone(), arguments.peer_batched.clone());
     let peer = Peer::new(single, batched, arguments.peer_server.clone(), arguments.model.clone());
     if !peer.missing().is_empty() {
         println!("not all of a peer is measured: {} not set", peer.missing().join(", "));
     }
-    let (mut ours, mut theirs) = (Rates::default(), Rates::default());
-    for _ in 0..arguments.repeats.max(1) {
-        measure(arguments, &mut executor, &mut ours)?;
-        peer.single(&PREFILLS, arguments.steps, &[0], &mut theirs)?;
-        peer.batched(&LANES[1..], arguments.prompt, arguments.steps, &mut theirs)?;
+    let roofline = Roofline::of(&arguments.device.choice())?;
+    println!(
+        "roofline of {}: {:.1} GB/s read, {:.0} G f32 multiplications and additions/s",
+        if device.kind == "Cpu" { "all cores" } else { "the device" },
+        roofline.bytes_per_second / 1e9,
+        roofline.operations_per_second / 1e9
+    );
+    let ceilings = RateCeilings { model: &model, kv_type: arguments.device.kv_type(), roofline };
+    let mut figures = Figures::default();
+    if wanted(Part::Rates) {
+        figures = rates::print(arguments, &model, &peer, &ceilings)?;
     }
-    drop(executor);
-    measure_far(arguments, &model, &peer, &mut ours, &mut theirs)?;
-    let figures = Figures { lavalane: ours.medians(), peer: theirs.medians() };
-    print_rates(&figures.lavalane, &figures.peer);
-    start::print(arguments, context, &peer)?;
-    serving::print(arguments, &model, &peer)?;
-    profile::print(arguments, model.clone())?;
+    if wanted(Part::Starts) {
+        start::print(arguments, model.description().context, &peer)?;
+    }
+    if wanted(Part::Clients) {
+        serving::print(arguments, &model, &peer)?;
+    }
+    if wanted(Part::Kernels) {
+        profile::print(arguments, &model, &roofline)?;
+    }
     if arguments.growth {
-        growth::print(arguments, &model, &peer)?;
+        growth::print(arguments, &model, &peer, &ceilings)?;
     }
-    scheduling::print(arguments, model)?;
+    if wanted(Part::Scheduling) {
+        scheduling::print(arguments, model)?;
+    }
     if let Some(path) = &arguments.json {
         figures.write(path)?;
     }
     Ok(())
+}
+
+/// The options of an engine with room for `lanes` sequences of `context` tokens.
+fn options(arguments: &BenchArguments, lanes: usize, context: usize) -> EngineOptions {
+    EngineOptions {
+        choice: arguments.device.choice(),
+        precision: arguments.device.precision(),
+        kv_type: arguments.device.kv_type(),
+        lanes,
+        context_tokens: Some(context),
+        ..EngineOptions::default()
+    }
 }
 
 /// An executor with room for `lanes` sequences of `context` tokens.
@@ -121,62 +172,5 @@ fn executor(
     lanes: usize,
     context: usize,
 ) -> Result<VulkanExecutor, CommandError> {
-    let options = EngineOptions {
-        choice: arguments.device.choice(),
-        precision: arguments.device.precision(),
-        kv_type: arguments.device.kv_type(),
-        lanes,
-        context_tokens: Some(context),
-        ..EngineOptions::default()
-    };
-    Ok(VulkanExecutor::new(model.clone(), &options)?)
-}
-
-/// Measures one stream far into its context, where both sides read much of their caches.
-fn measure_far(
-    arguments: &BenchArguments,
-    model: &Arc<Model>,
-    peer: &Peer,
-    ours: &mut Rates,
-    theirs: &mut Rates,
-) -> Result<(), CommandError> {
-    let (needed, context) = (FAR + arguments.steps, model.description().context);
-    if needed > context {
-        println!("decode_1_at_{FAR}: skipped, the model's context is {context} tokens");
-        return Ok(());
-    }
-    let mut executor = executor(arguments, model, 1, needed)?;
-    let mut sequence = LongSequence::new(&mut executor);
-    sequence.feed_to(FAR)?;
-    for _ in 0..arguments.repeats.max(1) {
-        ours.add(format!("decode_1_at_{FAR}"), sequence.decode_rate(arguments.steps)?);
-        peer.single(&[], arguments.steps, &[FAR], theirs)?;
-    }
-    Ok(())
-}
-
-fn measure(
-    arguments: &BenchArguments,
-    executor: &mut VulkanExecutor,
-    rates: &mut Rates,
-) -> Result<(), CommandError> {
-    for tokens in PREFILLS {
-        let rate = prefill_rate(executor, tokens, 1)?;
-        rates.add(format!("prefill_{tokens}"), rate);
-    }
-    for lanes in LANES {
-        let rate = decode_rate(executor, lanes, arguments.prompt, arguments.steps, 1)?;
-        rates.add(format!("decode_{lanes}"), rate);
-    }
-    Ok(())
-}
-
-fn print_rates(ours: &Medians, theirs: &Medians) {
-    println!("{:16} {:>12} {:>12} {:>8}   (tokens/s, medians)", "", "lavalane", "peer", "ratio");
-    for (name, rate) in ours {
-        match theirs.get(name) {
-            Some(peer) => println!("{name:16} {rate:12.1} {peer:12.1} {:8.2}", rate / peer),
-            None => println!("{name:16} {rate:12.1} {:>12} {:>8}", "-", "-"),
-        }
-    }
+    Ok(VulkanExecutor::new(model.clone(), &options(arguments, lanes, context))?)
 }

@@ -17,23 +17,16 @@ const ROWS: [usize; 3] = [1, 8, 128];
 ///
 /// # Errors
 /// The device cannot be used, or takes no timestamps.
-pub(super) fn print(arguments: &BenchArguments, model: Arc<Model>) -> Result<(), CommandError> {
+pub(super) fn print(
+    arguments: &BenchArguments,
+    model: &Arc<Model>,
+    roofline: &Roofline,
+) -> Result<(), CommandError> {
     let device = &arguments.device;
     let (precision, kv_type) = (device.precision(), device.kv_type());
     let rows_max = ROWS[2].min(model.description().context);
     let mut runner =
         WindowRunner::new(model.clone(), device.choice(), precision, kv_type, rows_max, rows_max)?;
-    // A GPU's ceilings are not those of this machine's cores.
-    let is_software = runner.forward().device().kind == "Cpu";
-    let roofline = is_software.then(Roofline::measure);
-    match roofline {
-        Some(Roofline { bytes_per_second, operations_per_second }) => println!(
-            "roofline of all cores: {:.1} GB/s read, {:.0} G f32 multiplications and additions/s",
-            bytes_per_second / 1e9,
-            operations_per_second / 1e9
-        ),
-        None => println!("roofline: skipped, this is no software device"),
-    }
     for rows in ROWS.into_iter().filter(|&rows| rows <= rows_max) {
         let times = stage_times(&mut runner, rows, 0)?;
         let total: f64 = times.iter().map(|time| time.seconds).sum();
@@ -42,11 +35,9 @@ pub(super) fn print(arguments: &BenchArguments, model: Arc<Model>) -> Result<(),
             let share = 100.0 * time.seconds / total;
             let (name, count, ms) = (time.name, time.count, time.seconds * 1e3);
             print!("  {name:30} {count:4} times {ms:9.3} ms {share:5.1}%");
-            let work = StepRows { rows, from: 0, kv_type }.work(&model, name);
+            let work = StepRows { sequences: 1, rows, from: 0, kv_type }.work(model, name);
             if let Some(work) = work {
                 print!(" {:9.2} MB {:10.2} M operations", work.bytes / 1e6, work.operations / 1e6);
-            }
-            if let (Some(work), Some(roofline)) = (work, roofline) {
                 let least = roofline.seconds(work.bytes, work.operations);
                 print!(" {:5.1}% of the roofline", 100.0 * least / time.seconds);
             }

@@ -2,7 +2,7 @@
 //! out of their layout.
 
 use crate::vulkan::buffers::{Home, read};
-use crate::vulkan::device::{DeviceChoice, Member, Pack};
+use crate::vulkan::device::{DeviceChoice, DeviceReport, Member, Pack};
 use crate::vulkan::error::VulkanError;
 use crate::vulkan::forward::{STORE_INT8, STORE_INT16};
 use crate::vulkan::group::{Group, GroupPipelines, GroupRecorder};
@@ -30,12 +30,16 @@ impl Bench {
     /// Runs `test` for each pack that the device can run.
     pub(super) fn for_each_pack(mut test: impl FnMut(&mut Self)) {
         for pack in [Pack::Cpu, Pack::Subgroup] {
-            match Member::open(&DeviceChoice { pack: Some(pack), ..DeviceChoice::default() }) {
-                Ok(member) => test(&mut Self {
-                    group: Group::single(member),
-                    pipelines: Pipelines::default(),
-                    group_pipelines: GroupPipelines::default(),
-                }),
+            match Member::open(&DeviceChoice { pack: Some(pack), ..DeviceChoice::of_tests() }) {
+                Ok(member) => {
+                    let DeviceReport { name, kind, .. } = &member.report;
+                    println!("tested: the {} pack on {name} ({kind})", pack.name());
+                    test(&mut Self {
+                        group: Group::single(member),
+                        pipelines: Pipelines::default(),
+                        group_pipelines: GroupPipelines::default(),
+                    });
+                }
                 Err(error @ VulkanError::PackUnsupported { .. }) => println!("skipped: {error}"),
                 Err(error) => panic!("{error}"),
             }

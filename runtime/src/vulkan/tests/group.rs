@@ -13,7 +13,7 @@ use std::sync::Arc;
 const TOKENS: usize = 20;
 
 fn choice(members: usize) -> DeviceChoice {
-    DeviceChoice { members: Some(members), pack: Some(Pack::Cpu), ..DeviceChoice::default() }
+    DeviceChoice { members: Some(members), pack: Some(Pack::Cpu), ..DeviceChoice::of_tests() }
 }
 
 fn model(architecture: &str, tensor_type: TensorType) -> Arc<Model> {
@@ -101,7 +101,7 @@ fn members_that_share_a_model_give_the_bits_of_one() {
 
 #[test]
 fn a_group_that_cannot_be_is_refused() {
-    let choice = DeviceChoice { members: Some(2), pack: Some(Pack::Subgroup), ..DeviceChoice::default() };
+    let choice = DeviceChoice { members: Some(2), pack: Some(Pack::Subgroup), ..DeviceChoice::of_tests() };
     let model = model("llama", TensorType::Q8_0);
     let error = WindowRunner::new(model, choice, Precision::Default, KvType::F16, 32, 8).err();
     let Some(EngineError::Vulkan(VulkanError::Ungroupable { members: 2, reason })) = error else {
