@@ -284,12 +284,12 @@ fn bindings(
         }
         Pack::Cpu => {
             bindings.push((0, Bound::Texels(weights.codes.clone(), Format::R32G32B32A32_UINT)));
-            // With codes, the kernel for one token fetches the scales of two blocks at a time.
-            let pairs = tile == Tile::One && input_kind != InputKind::Float;
-            let scale_format = match (storage.scales, pairs) {
+            // With codes, the kernel for one token fetches whole texels, and so the scales of several blocks.
+            let whole = tile == Tile::One && input_kind != InputKind::Float;
+            let scale_format = match (storage.scales, whole) {
                 (ScaleKind::Half, false) => Format::R32_UINT,
-                (ScaleKind::Half, true) | (ScaleKind::Float, false) => Format::R32G32_UINT,
-                (ScaleKind::Float, true) | (ScaleKind::FloatPer16, _) => Format::R32G32B32A32_UINT,
+                (ScaleKind::Float, false) => Format::R32G32_UINT,
+                (_, true) | (ScaleKind::FloatPer16, _) => Format::R32G32B32A32_UINT,
             };
             bindings.extend(weights.scales.clone().map(|scales| (1, Bound::Texels(scales, scale_format))));
             match input_kind {

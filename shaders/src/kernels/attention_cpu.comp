@@ -102,7 +102,9 @@ void main() {
     [[unroll]] for (int i = 0; i < QUERIES * CHUNKS * 8; i++) output_sum[i] = 0.0;
     FOR_QUERIES { largest[q] = NO_SCORE; total[q] = 0.0; }
 
-    for (int first_token = start / LANES * LANES; first_token <= end; first_token += LANES) {
+    // Software drivers run a loop's body once more for nothing where its test comes first.
+    int first_token = start / LANES * LANES;
+    do {
         const int page_head = int(page_table[table + first_token / PAGE_TOKENS]) * int(push.kv_heads) + kv_head;
         const int in_page = first_token % PAGE_TOKENS;
         const int token = first_token + lane;
@@ -144,7 +146,8 @@ void main() {
                 }
             }
         }
-    }
+        first_token += LANES;
+    } while (first_token <= end);
 
     FOR_QUERIES [[unroll]] for (int chunk = 0; chunk < CHUNKS; chunk++) {
         int at = PLACE(q) + chunk * 64 + lane * 8;

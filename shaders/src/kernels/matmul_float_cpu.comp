@@ -82,8 +82,11 @@ void main() {
     precise float sums[ROW_GROUPS * TOKENS];
     for (int i = 0; i < ROW_GROUPS * TOKENS; i++) sums[i] = 0.0;
 
-    for (int block = 0; block < blocks; block++) {
-        for (int quad = 0; quad < 8; quad++) {
+    // Software drivers run a loop's body once more for nothing where its test comes first.
+    int block = 0;
+    do {
+        int quad = 0;
+        do {
             vec4 inputs = texelFetch(input_values, ((tile * blocks + block) * 8 + quad) * 8 + tile_row);
             vec4 weights[ROW_GROUPS];
             FOR_GROUPS weights[group] = weights_of(min(first_group + group, (int(push.rows) - 1) / LANES), blocks, block, quad, lane);
@@ -101,8 +104,8 @@ void main() {
 #define PART 3
             { float input_value = inputs.w; FOR_TOKENS(ADD) }
 #undef PART
-        }
-    }
+        } while (++quad < 8);
+    } while (++block < blocks);
 
     FOR_GROUPS {
         uint row = uint((first_group + group) * LANES + lane);

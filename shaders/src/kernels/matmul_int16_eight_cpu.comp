@@ -12,6 +12,16 @@
 #include "matmul_int16_cpu.glsl"
 
 #define TOKENS 8
+#if CODE_KIND == CODES_4BIT
+#define TEXELS 1 // of a row's block
+#define WEIGHT(group, quarter, i) int((packed[group][quarter] >> (4 * (i))) & 15u)
+#define SIGNED(dot, token) (dot)
+#else
+#define TEXELS 2
+#define WEIGHT(group, quarter, i) int((packed[((quarter) >> 1) * ROW_GROUPS + group][((quarter) & 1) * 2 + ((i) >> 2)] >> (8 * ((i) & 3))) & 255u)
+// Codes are stored 128 too large.
+#define SIGNED(dot, token) ((dot) - (OF_LANE(input_sum, token) << 7))
+#endif
 #define FOR_TOKENS [[unroll]] for (int token = 0; token < TOKENS; token++)
 
 void main() {
@@ -26,29 +36,35 @@ void main() {
     precise float sums[ROW_GROUPS * TOKENS];
     for (int i = 0; i < ROW_GROUPS * TOKENS; i++) sums[i] = 0.0;
 
-    for (int block = 0; block < blocks; block++) {
+    // Software drivers run a loop's body once more for nothing where its test comes first.
+    int block = 0;
+    do {
         const int input_block = tile * blocks + block;
+        // All fetches come before any sum: each is a call, and registers do not outlive calls.
+        uvec4 words[4];
+        [[unroll]] for (int quarter = 0; quarter < 4; quarter++) words[quarter] = texelFetch(input_codes, (input_block * 4 + quarter) * 8 + lane);
+        vec4 input_scale = texelFetch(input_scales, input_block * 8 + lane);
+#if SCALE_KIND == SCALES_HALF
+        vec2 scales[ROW_GROUPS];
+        FOR_GROUPS scales[group] = unpackHalf2x16(texelFetch(weight_scales, (ENTRY(groups[group], block >> 2, (blocks + 3) >> 2) * LANES + lane) * 4 + (block & 3)).x);
+#elif SCALE_KIND == SCALES_FLOAT
+        vec2 scales[ROW_GROUPS];
+        FOR_GROUPS scales[group] = uintBitsToFloat(texelFetch(weight_scales, (ENTRY(groups[group], block >> 1, (blocks + 1) >> 1) * LANES + lane) * 2 + (block & 1)).xy);
+#else
+        vec4 scales[ROW_GROUPS];
+        FOR_GROUPS scales[group] = uintBitsToFloat(texelFetch(weight_scales, ENTRY(groups[group], block, blocks) * LANES + lane));
+#endif
+        uvec4 packed[TEXELS * ROW_GROUPS];
+        [[unroll]] for (int texel = 0; texel < TEXELS; texel++) FOR_GROUPS packed[texel * ROW_GROUPS + group] = texelFetch(weight_codes, ENTRY(groups[group], block * TEXELS + texel, blocks * TEXELS) * LANES + lane);
+
         int dots[ROW_GROUPS * TOKENS];
         for (int i = 0; i < ROW_GROUPS * TOKENS; i++) dots[i] = 0;
         // Of the token of the lane's own number.
         int input_sum = 0;
-        uvec4 packed[ROW_GROUPS];
-#if CODE_KIND == CODES_4BIT
-        FOR_GROUPS packed[group] = texelFetch(weight_codes, ENTRY(groups[group], block, blocks) * LANES + lane);
-#define FETCH(quarter)
-#define WEIGHT(group, quarter, i) int((packed[group][quarter] >> (4 * (i))) & 15u)
-#define SIGNED(dot, token) (dot)
-#else
-#define FETCH(quarter) if ((quarter & 1) == 0) FOR_GROUPS packed[group] = texelFetch(weight_codes, ENTRY(groups[group], block * 2 + (quarter >> 1), blocks * 2) * LANES + lane);
-#define WEIGHT(group, quarter, i) int((packed[group][(quarter & 1) * 2 + ((i) >> 2)] >> (8 * ((i) & 3))) & 255u)
-// Codes are stored 128 too large.
-#define SIGNED(dot, token) ((dot) - (OF_LANE(input_sum, token) << 7))
-#endif
 #define QUARTER(quarter) { \
-    FETCH(quarter) \
-    uvec4 words = texelFetch(input_codes, (input_block * 4 + quarter) * 8 + lane); \
     [[unroll]] for (int i = 0; i < 8; i++) { \
-        int input_code = (i & 1) == 0 ? int(words[i >> 1] << 16) >> 16 : int(words[i >> 1]) >> 16; \
+        uint word = words[quarter][i >> 1]; \
+        int input_code = (i & 1) == 0 ? int(word << 16) >> 16 : int(word) >> 16; \
         input_sum += input_code; \
         int weights[ROW_GROUPS]; \
         FOR_GROUPS weights[group] = WEIGHT(group, quarter, i); \
@@ -70,29 +86,19 @@ void main() {
         QUARTER(2)
         QUARTER(3)
 
-        vec4 input_scale = texelFetch(input_scales, input_block * 8 + lane);
-        FOR_GROUPS {
-#if SCALE_KIND == SCALES_HALF
-            vec2 scale = unpackHalf2x16(texelFetch(weight_scales, (ENTRY(groups[group], block >> 2, (blocks + 3) >> 2) * LANES + lane) * 4 + (block & 3)).x);
-#elif SCALE_KIND == SCALES_FLOAT
-            vec2 scale = uintBitsToFloat(texelFetch(weight_scales, (ENTRY(groups[group], block >> 1, (blocks + 1) >> 1) * LANES + lane) * 2 + (block & 1)).xy);
-#else
-            vec4 scale = uintBitsToFloat(texelFetch(weight_scales, ENTRY(groups[group], block, blocks) * LANES + lane));
-#endif
-            FOR_TOKENS {
-                float input_factor = OF_LANE(input_scale.x, token);
-                int dot = SIGNED(dots[group * TOKENS + token], token);
+        FOR_GROUPS FOR_TOKENS {
+            float input_factor = OF_LANE(input_scale.x, token);
+            int dot = SIGNED(dots[group * TOKENS + token], token);
 #if SCALE_KIND == SCALES_FLOAT_PER_16
-                precise float first = scale.x * (input_factor * float(first_dots[group * TOKENS + token])) + scale.y * OF_LANE(input_scale.y, token);
-                precise float last = scale.z * (input_factor * float(dot)) + scale.w * OF_LANE(input_scale.z, token);
-                precise float term = first + last;
+            precise float first = scales[group].x * (input_factor * float(first_dots[group * TOKENS + token])) + scales[group].y * OF_LANE(input_scale.y, token);
+            precise float last = scales[group].z * (input_factor * float(dot)) + scales[group].w * OF_LANE(input_scale.z, token);
+            precise float term = first + last;
 #else
-                precise float term = scale.x * (input_factor * float(dot)) + scale.y * OF_LANE(input_scale.w, token);
+            precise float term = scales[group].x * (input_factor * float(dot)) + scales[group].y * OF_LANE(input_scale.w, token);
 #endif
-                sums[group * TOKENS + token] += term;
-            }
+            sums[group * TOKENS + token] += term;
         }
-    }
+    } while (++block < blocks);
 
     FOR_GROUPS {
         uint row = uint((first_group + group) * LANES + lane);

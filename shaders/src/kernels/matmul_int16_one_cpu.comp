@@ -27,20 +27,24 @@ void main() {
     precise float sums[ROW_GROUPS];
     FOR_GROUPS sums[group] = 0.0;
 
-    for (int first_block = 0; first_block < blocks; first_block += 2) {
-        // Lanes 0 to 3 fetch the quarters of the first block, 4 to 7 those of the second.
-        int fetched_block = min(first_block + (lane >> 2), blocks - 1);
-        uvec4 input_words = texelFetch(input_codes, ((tile * blocks + fetched_block) * 4 + (lane & 3)) * 8 + tile_row);
-        vec4 input_scale = texelFetch(input_scales, (tile * blocks + fetched_block) * 8 + tile_row);
+    // Software drivers run a loop's body once more for nothing where its test comes first.
+    int first_block = 0;
+    do {
 #if SCALE_KIND == SCALES_HALF
+        uvec4 quad_words[ROW_GROUPS];
+        FOR_GROUPS quad_words[group] = texelFetch(weight_scales, ENTRY(groups[group], first_block >> 2, (blocks + 3) >> 2) * LANES + lane);
+        do {
         uvec2 scale_words[ROW_GROUPS];
-        FOR_GROUPS scale_words[group] = texelFetch(weight_scales,
-            (ENTRY(groups[group], first_block >> 2, (blocks + 3) >> 2) * LANES + lane) * 2 + ((first_block >> 1) & 1)).xy;
+        FOR_GROUPS scale_words[group] = (first_block & 2) == 0 ? quad_words[group].xy : quad_words[group].zw;
 #elif SCALE_KIND == SCALES_FLOAT
         uvec4 scale_words[ROW_GROUPS];
         FOR_GROUPS scale_words[group] = texelFetch(weight_scales,
             ENTRY(groups[group], first_block >> 1, (blocks + 1) >> 1) * LANES + lane);
 #endif
+        // Lanes 0 to 3 fetch the quarters of the first block, 4 to 7 those of the second.
+        int fetched_block = min(first_block + (lane >> 2), blocks - 1);
+        uvec4 input_words = texelFetch(input_codes, ((tile * blocks + fetched_block) * 4 + (lane & 3)) * 8 + tile_row);
+        vec4 input_scale = texelFetch(input_scales, (tile * blocks + fetched_block) * 8 + tile_row);
 #define INPUT_WORD(b, k) OF_LANE(input_words[((k) >> 1) & 3], (b) * 4 + ((k) >> 3))
 #define INPUT(b, k) (((k) & 1) == 0 ? int(INPUT_WORD(b, k) << 16) >> 16 : int(INPUT_WORD(b, k)) >> 16)
 
@@ -55,18 +59,18 @@ void main() {
         dots256[group] += int(low & 0xf00u) * x[2] + int(middle & 0xf00u) * x[5]; \
     } }
 #define HALF(b, first_word) WORD(b, first_word) WORD(b, first_word + 1)
-#define FETCH(b, half_index) if (half_index == 0) FOR_GROUPS packed[group] = texelFetch(weight_codes, ENTRY(groups[group], block, blocks) * LANES + lane);
+#define TEXELS 1 // of a row's block
 #define DOT(group) (dots[group] + (dots16[group] >> 4) + (dots256[group] >> 8))
 #else
 #define WORD(b, half_index, word) { int x[4]; [[unroll]] for (int i = 0; i < 4; i++) x[i] = INPUT(b, (half_index) * 16 + (word) * 4 + i); \
     input_sum += (x[0] + x[1]) + (x[2] + x[3]); \
     FOR_GROUPS { \
-        uint four = packed[group][word]; \
+        uint four = packed[(half_index) * ROW_GROUPS + group][word]; \
         dots[group] += int(four & 0xffu) * x[0] + int((four >> 16) & 0xffu) * x[2]; \
         dots16[group] += int((four >> 8) & 0xffu) * x[1] + int(four >> 24) * x[3]; \
     } }
 #define HALF(b, first_word) WORD(b, (first_word) >> 1, 0) WORD(b, (first_word) >> 1, 1) WORD(b, (first_word) >> 1, 2) WORD(b, (first_word) >> 1, 3)
-#define FETCH(b, half_index) FOR_GROUPS packed[group] = texelFetch(weight_codes, ENTRY(groups[group], block * 2 + half_index, blocks * 2) * LANES + lane);
+#define TEXELS 2
 #define DOT(group) (dots[group] + dots16[group] - (input_sum << 7))
 #endif
 #define CLEAR input_sum = 0; FOR_GROUPS { dots[group] = 0; dots16[group] = 0; dots256[group] = 0; }
@@ -94,15 +98,20 @@ void main() {
 #define BLOCK(b) { \
     const int block = min(first_block + b, blocks - 1); \
     bool counts = first_block + b < blocks; \
-    uvec4 packed[ROW_GROUPS]; \
+    uvec4 packed[TEXELS * ROW_GROUPS]; \
+    [[unroll]] for (int texel = 0; texel < TEXELS; texel++) FOR_GROUPS packed[texel * ROW_GROUPS + group] = texelFetch(weight_codes, ENTRY(groups[group], block * TEXELS + texel, blocks * TEXELS) * LANES + lane); \
     int input_sum, dots[ROW_GROUPS], dots16[ROW_GROUPS], dots256[ROW_GROUPS], first_dots[ROW_GROUPS]; \
     CLEAR \
-    FETCH(b, 0) HALF(b, 0) MIDDLE FETCH(b, 1) HALF(b, 2) \
+    HALF(b, 0) MIDDLE HALF(b, 2) \
     FOR_GROUPS { TERM(b) if (counts) sums[group] += term; } }
 
         BLOCK(0)
         BLOCK(1)
-    }
+        first_block += 2;
+#if SCALE_KIND == SCALES_HALF
+        } while ((first_block & 2) != 0 && first_block < blocks);
+#endif
+    } while (first_block < blocks);
 
     FOR_GROUPS {
         uint row = uint((first_group + group) * LANES + lane);
