@@ -13,8 +13,8 @@
 #                          (1B and 8B on a GPU, and a tiny one on a software device)
 # TMPDIR                   where models are written, one at a time: up to 9 GB (/tmp)
 #
-# Exits with 1 where a check or a measurement failed. What no time, or no memory, is left for is skipped, and a line
-# says so.
+# Exits with 1 where a check or a measurement failed, and with 2 where it has no such device. What no time, or no memory,
+# is left for is skipped, and a line says so.
 set -eu
 
 if [ $# -ne 1 ] || [ ! -x "$1/lavalane" ] || [ ! -x "$1/kernel-tests" ]; then
@@ -44,26 +44,41 @@ fail() {
     failed="$failed
   $1"
 }
-# Runs a command for as long as there is time, at most. 124 where the time is over, before or meanwhile.
+# Runs a command for as long as there is time, at most. 124 where the time is over, before or meanwhile; 137 is that of
+# a program that was killed, for memory perhaps, while time was left. Errors also go to a file.
 within() {
     seconds=$(left)
     [ "$seconds" -gt 0 ] || return 124
-    timeout -k 5 "$seconds" "$@"
+    code=0
+    timeout -k 5 "$seconds" "$@" 2>"$work/errors" || code=$?
+    cat "$work/errors" >&2
+    [ "$code" -ne 137 ] || [ "$(left)" -gt 0 ] || code=124
+    return "$code"
 }
-# What a measurement's exit status says, by the program's own codes.
+# What the last command said was wrong, after a colon, if it said anything.
+reason() { sed -n 's/^error: /: /p' "$work/errors" | tail -n 1; }
+# What an exit status other than 0 says, by the program's own codes.
 told() {
     case $2 in
-        0) ;;
-        124 | 137) echo "skipped: $1: no time is left of $limit s" ;;
-        5) echo "skipped: $1: too little memory on the device" ;;
-        *) fail "$1: exit status $2" ;;
+        124) echo "skipped: $1: no time is left of $limit s" ;;
+        137) fail "$1: killed with $(left) s left, as a system out of memory does" ;;
+        5) echo "skipped: $1: too little memory$(reason)" ;;
+        *) fail "$1: exit status $2$(reason)" ;;
     esac
 }
 
 step 'devices'
 status=0
 within "$folder/lavalane" devices || status=$?
-[ "$status" -eq 0 ] || fail "lavalane devices: exit status $status"
+case $status in
+    0) ;;
+    4)
+        # No driver, or no device of that name: there is nothing to check.
+        echo "stopped$(reason)" >&2
+        exit 2
+        ;;
+    *) told 'lavalane devices' "$status" ;;
+esac
 
 step "kernels against their scalar twins, and the same bits across row counts, on ${LAVALANE_DEVICE:-the best device}"
 status=0
@@ -74,8 +89,8 @@ grep -E '^test result: ' "$work/tests" || true
 if [ "$status" -ne 0 ]; then
     cat "$work/tests"
     case $status in
-        124 | 137) fail "kernel tests: not done within $limit s" ;;
-        *) fail "kernel tests: exit status $status" ;;
+        124) fail "kernel tests: not done within $limit s" ;;
+        *) told 'kernel tests' "$status" ;;
     esac
 elif ! grep -q '^tested: ' "$work/tests"; then
     fail 'kernel tests: none ran on a device'
@@ -106,7 +121,7 @@ measure() {
             --far 0 --repeats "$repeats" || status=$?
     fi
     rm -f "$model" "$model.partial"
-    told "$name $tensor_type" "$status"
+    [ "$status" -eq 0 ] || told "$name $tensor_type" "$status"
 }
 
 for shape in $shapes; do

@@ -9,16 +9,28 @@ use lavalane_runtime::vulkan::{DeviceChoice, DeviceReport, chosen, devices, grou
 /// List the Vulkan devices of this machine
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  lavalane devices")]
-pub struct DevicesArguments {}
+pub struct DevicesArguments {
+    /// The device that is to be taken, by index or a part of its name, instead of the best
+    #[arg(long, env = "LAVALANE_DEVICE")]
+    pub device: Option<String>,
+}
 
-/// Prints the devices; the one that is taken by default is marked with a star.
+impl DevicesArguments {
+    /// The device to take.
+    pub fn choice(&self) -> DeviceChoice {
+        DeviceChoice { device: self.device.clone(), ..DeviceChoice::default() }
+    }
+}
+
+/// Prints the devices; the one that is taken is marked with a star.
 ///
 /// # Errors
-/// No loader or driver.
-pub fn run(_arguments: &DevicesArguments) -> Result<(), CommandError> {
-    let taken = chosen(&DeviceChoice::default())?;
+/// No loader or driver, or no such device.
+pub fn run(arguments: &DevicesArguments) -> Result<(), CommandError> {
+    let choice = arguments.choice();
+    let taken = chosen(&choice)?;
     // It fails where no pack passes: the list tells why.
-    let group = group_report(&DeviceChoice::default());
+    let group = group_report(&choice);
     if let Ok(group) = &group {
         restart_if_alone(group);
     }
@@ -41,7 +53,7 @@ pub fn run(_arguments: &DevicesArguments) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Whether a device is the one that is taken where none is asked for.
+/// Whether a device is the one that is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Taken,

@@ -92,19 +92,51 @@ impl CommandError {
             Self::Model(_) | Self::Tokenizer(_) => 3,
             Self::Synth(SynthError::Io { .. }) => 1,
             Self::Synth(_) => 2,
-            Self::Vulkan(_) => 4,
-            Self::Engine(error) => engine_exit_code(error),
+            Self::Vulkan(error) | Self::Bench(BenchError::Step(error)) => vulkan_exit_code(error),
+            Self::Engine(error) | Self::Bench(BenchError::Engine(error)) => engine_exit_code(error),
+            Self::Bench(BenchError::TooSmall { .. }) => 5,
             Self::Start(_) | Self::Crowding(_) => 1,
-            Self::Bench(_) | Self::File { .. } | Self::TextTooShort { .. } => 1,
+            Self::Bench(BenchError::Batch(_)) | Self::File { .. } | Self::TextTooShort { .. } => 1,
             Self::Child { .. } | Self::Peer { .. } => 1,
         }
     }
 }
 
-/// The exit code of an engine that could not be made: 4 for the device, 5 for too little memory or context.
+/// The exit code of an engine that could not be made: 5 for too little memory or context, 4 for whatever else the
+/// device says.
 pub(super) fn engine_exit_code(error: &EngineError) -> u8 {
     match error {
-        EngineError::Vulkan(_) => 4,
+        EngineError::Vulkan(error) => vulkan_exit_code(error),
         _ => 5,
+    }
+}
+
+fn vulkan_exit_code(error: &VulkanError) -> u8 {
+    match error {
+        VulkanError::OutOfMemory { .. } => 5,
+        _ => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_memory_has_its_own_code_wherever_it_is_found() {
+        let full =
+            || VulkanError::OutOfMemory { what: "a".to_owned(), needed_bytes: 1, reason: "b".to_owned() };
+        let pages = BenchError::TooSmall { what: "KV pages", needed: 2, available: 1 };
+        for error in [
+            full().into(),
+            EngineError::from(full()).into(),
+            BenchError::from(full()).into(),
+            BenchError::from(EngineError::from(full())).into(),
+            pages.into(),
+        ] {
+            assert_eq!(CommandError::exit_code(&error), 5, "{error}");
+        }
+        assert_eq!(CommandError::from(VulkanError::Busy).exit_code(), 4);
+        assert_eq!(CommandError::from(BenchError::from(VulkanError::Busy)).exit_code(), 4);
     }
 }

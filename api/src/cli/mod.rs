@@ -111,7 +111,7 @@ impl Command {
             Self::Run(arguments) => software_threads::of_settings(&arguments.sources),
             Self::Bench(arguments) => Some(arguments.device.choice()),
             Self::Perplexity(arguments) => Some(arguments.device.choice()),
-            Self::Devices(_) => Some(DeviceChoice::default()),
+            Self::Devices(arguments) => Some(arguments.choice()),
             Self::Inspect(_) | Self::Synth(_) | Self::RenderTemplates => None,
         }
     }

@@ -95,7 +95,7 @@ pub(super) fn print(
         let mut sequence = LongSequence::new(&mut executor);
         sequence.feed_to(far)?;
         for _ in 0..arguments.repeats.max(1) {
-            ours.add(format!("decode_1_at_{far}"), sequence.decode_rate(arguments.steps)?);
+            note(&mut ours, format!("decode_1_at_{far}"), sequence.decode_rate(arguments.steps)?);
             peer.single(&[], arguments.steps, &[far], &mut theirs)?;
         }
     }
@@ -124,13 +124,19 @@ fn measure(
 ) -> Result<(), CommandError> {
     for &tokens in &plan.prefills {
         let rate = prefill_rate(executor, tokens, 1)?;
-        rates.add(format!("prefill_{tokens}"), rate);
+        note(rates, format!("prefill_{tokens}"), rate);
     }
     for &lanes in &plan.lanes {
         let rate = decode_rate(executor, lanes, arguments.prompt, arguments.steps, 1)?;
-        rates.add(format!("decode_{lanes}"), rate);
+        note(rates, format!("decode_{lanes}"), rate);
     }
     Ok(())
+}
+
+/// Adds a rate and prints it at once: a run that is cut short still tells what it measured.
+fn note(rates: &mut Rates, name: String, rate: f64) {
+    println!("  measured {name:16} {rate:12.1} tokens/s");
+    rates.add(name, rate);
 }
 
 fn measure_peer(
