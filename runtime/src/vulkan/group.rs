@@ -11,7 +11,7 @@ mod recording;
 use super::buffers::Home;
 use super::device::{DeviceChoice, DeviceReport, Member, Pack};
 use super::error::VulkanError;
-use super::host_memory::HostMemory;
+use super::host_memory::{Draft, HostMemory};
 use super::pace::Team;
 use super::pipelines::{Binding, Prepared, Specialised};
 use super::recorder::{Ready, Recorder};
@@ -256,7 +256,20 @@ impl Group {
         if let [member] = self.members.as_slice() {
             return member.buffer(what, bytes, home).map(Region::single);
         }
-        let host = Arc::new(HostMemory::new(what, bytes)?);
+        self.adopt(Draft::new(what, bytes)?)
+    }
+
+    /// Whether members share host memory, as several do.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.members.len() > 1
+    }
+
+    /// Memory that was written in place as a buffer that all members see; for groups that share memory.
+    ///
+    /// # Errors
+    /// It does not fit the devices' limits.
+    pub(crate) fn adopt(&self, draft: Draft) -> Result<Region, VulkanError> {
+        let host = Arc::new(HostMemory::from(draft));
         self.shared.lock().push(host.clone());
         let imports = self.members.iter().map(|member| host.import(member)).collect::<Result<_, _>>()?;
         Ok(Region::shared(imports, host))

@@ -15,12 +15,17 @@ use vulkano::memory::{DeviceMemory, ExternalMemoryHandleTypes, MemoryAllocateInf
 /// What every import is aligned to and a multiple of; devices that ask for more are not grouped.
 pub(crate) const IMPORT_ALIGNMENT: usize = 4096;
 
-/// Zeroed memory of whole pages.
+/// Zeroed memory of whole pages that no device has yet, so that it can be written in place.
+pub(crate) struct Draft {
+    map: MmapMut,
+}
+
+/// Memory of whole pages that devices may have.
 pub(crate) struct HostMemory {
     map: MmapRaw,
 }
 
-impl HostMemory {
+impl Draft {
     /// At least `bytes` bytes.
     ///
     /// # Errors
@@ -35,9 +40,22 @@ impl HostMemory {
         // Large pages spare walks through page tables; where there are none, nothing is lost.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
-        Ok(Self { map: map.into() })
+        Ok(Self { map })
     }
 
+    /// The memory.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.map
+    }
+}
+
+impl From<Draft> for HostMemory {
+    fn from(draft: Draft) -> Self {
+        Self { map: draft.map.into() }
+    }
+}
+
+impl HostMemory {
     /// Writes `bytes` from `offset` on. No device may be using that part.
     ///
     /// # Panics

@@ -3,7 +3,10 @@
 //! The layouts are those of `kernels/weights.glsl`. Taking a tensor apart loses nothing: weight = scale *
 //! code + minimum, with the scale and the minimum that its type's dequantisation uses.
 
+mod direct;
+
 use crate::quant::{Decomposed, TensorType, decompose};
+use direct::Laid;
 use half::f16;
 use lavalane_shaders::{BLOCK, CodeKind, ScaleKind};
 use std::ops::Range;
@@ -30,11 +33,11 @@ impl Layout {
         self.lanes * self.bundle
     }
 
-    /// The texel of entry `index` of the `count` that each row has.
+    /// The texel of entry `index` of the `count` that each row has. A row's next entry lies as many texels
+    /// further as a bundle has rows.
     pub(crate) fn texel(self, row: usize, index: usize, count: usize) -> usize {
-        let (group, lane) = (row / self.lanes, row % self.lanes);
-        let entry = (group / self.bundle * count + index) * self.bundle + group % self.bundle;
-        entry * self.lanes + lane
+        let rows = self.bundle_rows();
+        (row / rows * count + index) * rows + row % rows
     }
 }
 
@@ -109,8 +112,7 @@ impl Storage {
         self.scale_texels(blocks) * layout.bundle_rows() * 16
     }
 
-    /// Lays some bundles of the rows of `sources`, which follow one another and are `columns` wide each. The
-    /// last bundle is padded with zeros. All cores take part.
+    /// The same as [`Storage::repack_to`], in memory of its own.
     pub(crate) fn repack(
         self,
         sources: &[SourceRows<'_>],
@@ -118,6 +120,27 @@ impl Storage {
         layout: Layout,
         bundles: Range<usize>,
     ) -> Repacked {
+        let blocks = columns.div_ceil(BLOCK);
+        let mut repacked = Repacked {
+            codes: vec![0; bundles.len() * self.bundle_bytes(blocks, layout) / 4],
+            scales: vec![0; bundles.len() * self.bundle_scale_bytes(blocks, layout) / 4],
+        };
+        self.repack_to(sources, columns, layout, bundles, &mut repacked.codes, &mut repacked.scales);
+        repacked
+    }
+
+    /// Lays some bundles of the rows of `sources`, which follow one another and are `columns` wide each, to
+    /// `codes` and `scales`: zeros, as many as those bundles take. What the last bundle lacks stays zeros. All
+    /// cores take part.
+    pub(crate) fn repack_to(
+        self,
+        sources: &[SourceRows<'_>],
+        columns: usize,
+        layout: Layout,
+        bundles: Range<usize>,
+        mut codes: &mut [u32],
+        mut scales: &mut [u32],
+    ) {
         let blocks = columns.div_ceil(BLOCK);
         let all_rows = sources.iter().flat_map(|source| {
             let row_bytes = source.bytes.len() / source.rows.max(1);
@@ -128,15 +151,11 @@ impl Storage {
             all_rows.skip(bundles.start * bundle_rows).take(bundles.len() * bundle_rows).collect();
         let code_words = self.bundle_bytes(blocks, layout) / 4;
         let scale_words = self.bundle_scale_bytes(blocks, layout) / 4;
-        let mut repacked = Repacked {
-            codes: vec![0; bundles.len() * code_words],
-            scales: vec![0; bundles.len() * scale_words],
-        };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let share = bundles.len().div_ceil(threads).max(1);
-        let (mut codes, mut scales) = (repacked.codes.as_mut_slice(), repacked.scales.as_mut_slice());
-        std::thread::scope(|scope| {
-            for rows in rows.chunks(share * bundle_rows) {
+        let shares = rows.chunks(share * bundle_rows);
+        std::thread::scope(move |scope| {
+            for rows in shares {
                 let bundles = rows.len().div_ceil(bundle_rows);
                 let (own_codes, other_codes) = codes.split_at_mut(bundles * code_words);
                 let (own_scales, other_scales) = scales.split_at_mut(bundles * scale_words);
@@ -146,7 +165,6 @@ impl Storage {
                 });
             }
         });
-        repacked
     }
 }
 
@@ -171,11 +189,34 @@ fn lowest_code(tensor_type: TensorType) -> i8 {
 impl Target<'_> {
     fn put(&mut self, rows: &[(TensorType, &[u8])]) {
         for (row, &(tensor_type, bytes)) in rows.iter().enumerate() {
-            if self.storage.is_float() {
-                self.put_floats(row, bytes);
-            } else {
-                self.put_row(row, tensor_type, bytes);
+            match tensor_type {
+                _ if self.storage.is_float() => self.put_floats(row, bytes),
+                TensorType::Q4_0 => self.put_laid(row, bytes, direct::q4_0),
+                TensorType::Q4_1 => self.put_laid(row, bytes, direct::q4_1),
+                TensorType::Q8_0 => self.put_laid(row, bytes, direct::q8_0),
+                _ => self.put_row(row, tensor_type, bytes),
             }
+        }
+    }
+
+    /// Puts a row of a type whose scales are kept as [`ScaleKind::Half`], block by block.
+    fn put_laid<const BYTES: usize, const TEXELS: usize>(
+        &mut self,
+        row: usize,
+        bytes: &[u8],
+        lay: impl Fn(&[u8; BYTES]) -> Laid<TEXELS>,
+    ) {
+        let step = self.layout.bundle_rows();
+        let first_texel = self.layout.texel(row, 0, self.blocks * TEXELS);
+        let first_scale = self.layout.texel(row, 0, self.storage.scale_texels(self.blocks));
+        for (block, source) in bytes.as_chunks().0.iter().enumerate() {
+            let laid = lay(source);
+            for (index, words) in laid.texels.iter().enumerate() {
+                let at = (first_texel + (block * TEXELS + index) * step) * 4;
+                self.codes[at..at + 4].copy_from_slice(words);
+            }
+            let at = (first_scale + block / 4 * step) * 4 + block % 4;
+            self.scales[at] = half_pair(without_denormal(laid.scale), without_denormal(laid.minimum));
         }
     }
 
@@ -191,32 +232,30 @@ impl Target<'_> {
     }
 
     fn put_block(&mut self, row: usize, block: usize, tensor_type: TensorType, part: &Decomposed) {
-        let mut scales = part.scale;
         let mut minimums = part.minimum;
         if self.storage.codes == CodeKind::Nibbles {
             let lowest = lowest_code(tensor_type);
-            let texel = self.layout.texel(row, block, self.blocks);
-            for (k, &code) in part.codes.iter().enumerate() {
-                let nibble = (code - lowest) as u8;
-                debug_assert!(nibble < 16, "a 4-bit code");
-                self.codes[texel * 4 + k / 8] |= u32::from(nibble) << (4 * (k % 8));
+            let at = self.layout.texel(row, block, self.blocks) * 4;
+            for (word, codes) in self.codes[at..at + 4].iter_mut().zip(part.codes.chunks_exact(8)) {
+                *word = codes.iter().rev().fold(0, |word, &code| {
+                    let nibble = (code - lowest) as u8;
+                    debug_assert!(nibble < 16, "a 4-bit code");
+                    word << 4 | u32::from(nibble)
+                });
             }
             for half in 0..2 {
-                minimums[half] += f32::from(lowest) * scales[half];
+                minimums[half] += f32::from(lowest) * part.scale[half];
             }
         } else {
-            for (k, &code) in part.codes.iter().enumerate() {
-                let texel = self.layout.texel(row, block * 2 + k / 16, self.blocks * 2);
-                self.codes[texel * 4 + (k % 16) / 4] |= u32::from(code as u8 ^ 0x80) << (8 * (k % 4));
+            for (half, codes) in part.codes.chunks_exact(16).enumerate() {
+                let at = self.layout.texel(row, block * 2 + half, self.blocks * 2) * 4;
+                for (word, codes) in self.codes[at..at + 4].iter_mut().zip(codes.chunks_exact(4)) {
+                    let stored = |at: usize| codes[at] as u8 ^ 0x80;
+                    *word = u32::from_le_bytes([stored(0), stored(1), stored(2), stored(3)]);
+                }
             }
         }
-        for value in scales.iter_mut().chain(minimums.iter_mut()) {
-            // Denormals slow CPUs down a lot, and are nothing beside the other weights.
-            if value.abs() < f32::MIN_POSITIVE {
-                *value = 0.0;
-            }
-        }
-        self.put_scales(row, block, scales, minimums);
+        self.put_scales(row, block, part.scale.map(without_denormal), minimums.map(without_denormal));
     }
 
     fn put_scales(&mut self, row: usize, block: usize, scales: [f32; 2], minimums: [f32; 2]) {
@@ -225,9 +264,7 @@ impl Target<'_> {
         let words = &mut *self.scales;
         match self.storage.scales {
             ScaleKind::Half => {
-                let scale = u32::from(f16::from_f32(scales[0]).to_bits());
-                let minimum = u32::from(f16::from_f32(minimums[0]).to_bits());
-                words[texel(block / 4) * 4 + block % 4] = scale | minimum << 16;
+                words[texel(block / 4) * 4 + block % 4] = half_pair(scales[0], minimums[0]);
             }
             ScaleKind::Float => {
                 let at = texel(block / 2) * 4 + block % 2 * 2;
@@ -259,6 +296,16 @@ impl Target<'_> {
     }
 }
 
+/// Denormals slow CPUs down a lot, and are nothing beside the other weights.
+fn without_denormal(value: f32) -> f32 {
+    if value.abs() < f32::MIN_POSITIVE { 0.0 } else { value }
+}
+
+fn half_pair(scale: f32, minimum: f32) -> u32 {
+    let half = |value| u32::from(f16::from_f32(value).to_bits());
+    half(scale) | half(minimum) << 16
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,6 +333,42 @@ mod tests {
             assert_eq!(codes, together.codes, "{tensor_type:?}");
             assert_eq!(scales, together.scales, "{tensor_type:?}");
             assert!(codes.iter().any(|&word| word != 0));
+        }
+    }
+
+    /// Blocks of any bytes, with each kind of finite half-precision number in front.
+    fn any_blocks(tensor_type: TensorType, blocks: usize) -> Vec<u8> {
+        let halves: [u16; 8] = [0, 0x8000, 1, 0x83ff, 0x3c00, 0xb555, 0x7bff, 0xfbff];
+        let mut bytes: Vec<u8> =
+            (0..blocks * tensor_type.block_bytes()).map(|at| (at * at * 31 + at * 7) as u8).collect();
+        for (at, block) in bytes.chunks_exact_mut(tensor_type.block_bytes()).enumerate() {
+            block[..2].copy_from_slice(&halves[at % 8].to_le_bytes());
+            block[2..4].copy_from_slice(&halves[at / 8 % 8].to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn blocks_laid_as_they_come_are_those_laid_code_by_code() {
+        for tensor_type in [TensorType::Q4_0, TensorType::Q4_1, TensorType::Q8_0] {
+            for layout in [Layout { lanes: 8, bundle: 4 }, Layout { lanes: 32, bundle: 1 }] {
+                for (rows, blocks) in [(1, 1), (33, 3), (70, 18)] {
+                    let bytes = any_blocks(tensor_type, rows * blocks);
+                    let storage = Storage::of(tensor_type);
+                    let bundles = rows.div_ceil(layout.bundle_rows());
+                    let source = SourceRows { tensor_type, bytes: &bytes, rows };
+                    let laid = storage.repack(&[source], blocks * BLOCK, layout, 0..bundles);
+                    let mut codes = vec![0; laid.codes.len()];
+                    let mut scales = vec![0; laid.scales.len()];
+                    let (words, halves) = (&mut codes, &mut scales);
+                    let mut target = Target { storage, blocks, layout, codes: words, scales: halves };
+                    for (row, bytes) in bytes.chunks_exact(bytes.len() / rows).enumerate() {
+                        target.put_row(row, tensor_type, bytes);
+                    }
+                    assert_eq!(laid.codes, codes, "{tensor_type}, {rows} rows of {blocks} blocks");
+                    assert_eq!(laid.scales, scales, "{tensor_type}, {rows} rows of {blocks} blocks");
+                }
+            }
         }
     }
 }
