@@ -243,8 +243,8 @@ impl Target<'_> {
                     word << 4 | u32::from(nibble)
                 });
             }
-            for half in 0..2 {
-                minimums[half] += f32::from(lowest) * part.scale[half];
+            for (minimum, scale) in minimums.iter_mut().zip(part.scale) {
+                *minimum += f32::from(lowest) * scale;
             }
         } else {
             for (half, codes) in part.codes.chunks_exact(16).enumerate() {
