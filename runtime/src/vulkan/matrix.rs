@@ -23,7 +23,7 @@ const EIGHT_FROM_TOKENS: usize = 3;
 /// K slices of the `subgroup` pack's matmul: part of the pack's order of sums.
 pub(super) const SLICES: u32 = 4;
 
-/// Bytes of weights that are repacked at a time: what stays in a core's caches until it is uploaded.
+/// Bytes of weights that are repacked before they are uploaded: what stays in a core's caches.
 const REPACK_BYTES: usize = 2 << 20;
 
 /// The activation buffers that matrices read; see `kernels/activations.glsl`.
@@ -198,27 +198,23 @@ impl Weights {
         let blocks = columns.div_ceil(BLOCK);
         let [code_bytes, scale_bytes] =
             [storage.bundle_bytes(blocks, layout), storage.bundle_scale_bytes(blocks, layout)];
-        let step = (REPACK_BYTES / code_bytes.max(1)).max(1);
-        let slices = (0..bundles).step_by(step).map(|from| from..bundles.min(from + step));
+        let [all_codes, all_scales] = [bundles * code_bytes, bundles * scale_bytes];
         if group.shares_memory() {
-            let mut codes = Draft::new("a matrix's weights", bundles * code_bytes)?;
-            let mut scales = Draft::new("a matrix's scales", bundles * scale_bytes)?;
-            for slice in slices {
-                let part = |bytes: usize| slice.start * bytes..slice.end * bytes;
-                let codes = bytemuck::cast_slice_mut(&mut codes.bytes_mut()[part(code_bytes)]);
-                let scales = bytemuck::cast_slice_mut(&mut scales.bytes_mut()[part(scale_bytes)]);
-                storage.repack_to(piece, columns, layout, slice, codes, scales);
-            }
+            let mut codes = Draft::new("a matrix's weights", all_codes)?;
+            let mut scales = Draft::new("a matrix's scales", all_scales)?;
+            let code_words = bytemuck::cast_slice_mut(&mut codes.bytes_mut()[..all_codes]);
+            let scale_words = bytemuck::cast_slice_mut(&mut scales.bytes_mut()[..all_scales]);
+            storage.repack_to(piece, columns, layout, 0..bundles, code_words, scale_words);
             let scales = (scale_bytes > 0).then(|| group.adopt(scales)).transpose()?;
             return Ok(Self { codes: group.adopt(codes)?, scales });
         }
-        let codes = group.region("a matrix's weights", bundles * code_bytes, Home::Device)?;
+        let codes = group.region("a matrix's weights", all_codes, Home::Device)?;
         let scales = (scale_bytes > 0)
-            .then(|| group.region("a matrix's scales", bundles * scale_bytes, Home::Device))
+            .then(|| group.region("a matrix's scales", all_scales, Home::Device))
             .transpose()?;
-        for slice in slices {
-            let from = slice.start;
-            let repacked = storage.repack(piece, columns, layout, slice);
+        let step = (REPACK_BYTES / code_bytes.max(1)).max(1);
+        for from in (0..bundles).step_by(step) {
+            let repacked = storage.repack(piece, columns, layout, from..bundles.min(from + step));
             group.upload(&codes, from * code_bytes, bytemuck::cast_slice(&repacked.codes))?;
             if let Some(scales) = &scales {
                 group.upload(scales, from * scale_bytes, bytemuck::cast_slice(&repacked.scales))?;

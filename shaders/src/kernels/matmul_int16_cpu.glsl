@@ -20,3 +20,12 @@ layout(push_constant) uniform Push {
 
 #define OF_LANE(value, lane) subgroupShuffle(value, uint(lane))
 #define FOR_GROUPS [[unroll]] for (int group = 0; group < ROW_GROUPS; group++)
+
+// Texels of codes that a row's block has, and those of a block of each group of the workgroup.
+#if CODE_KIND == CODES_4BIT
+#define CODE_TEXELS 1
+#else
+#define CODE_TEXELS 2
+#endif
+#define FETCH_CODES(packed, block) [[unroll]] for (int texel = 0; texel < CODE_TEXELS; texel++) FOR_GROUPS \
+    packed[texel * ROW_GROUPS + group] = texelFetch(weight_codes, ENTRY(groups[group], (block) * CODE_TEXELS + texel, blocks * CODE_TEXELS) * LANES + lane);

@@ -13,11 +13,9 @@
 
 #define TOKENS 8
 #if CODE_KIND == CODES_4BIT
-#define TEXELS 1 // of a row's block
 #define WEIGHT(group, quarter, i) int((packed[group][quarter] >> (4 * (i))) & 15u)
 #define SIGNED(dot, token) (dot)
 #else
-#define TEXELS 2
 #define WEIGHT(group, quarter, i) int((packed[((quarter) >> 1) * ROW_GROUPS + group][((quarter) & 1) * 2 + ((i) >> 2)] >> (8 * ((i) & 3))) & 255u)
 // Codes are stored 128 too large.
 #define SIGNED(dot, token) ((dot) - (OF_LANE(input_sum, token) << 7))
@@ -54,8 +52,8 @@ void main() {
         vec4 scales[ROW_GROUPS];
         FOR_GROUPS scales[group] = uintBitsToFloat(texelFetch(weight_scales, ENTRY(groups[group], block, blocks) * LANES + lane));
 #endif
-        uvec4 packed[TEXELS * ROW_GROUPS];
-        [[unroll]] for (int texel = 0; texel < TEXELS; texel++) FOR_GROUPS packed[texel * ROW_GROUPS + group] = texelFetch(weight_codes, ENTRY(groups[group], block * TEXELS + texel, blocks * TEXELS) * LANES + lane);
+        uvec4 packed[CODE_TEXELS * ROW_GROUPS];
+        FETCH_CODES(packed, block)
 
         int dots[ROW_GROUPS * TOKENS];
         for (int i = 0; i < ROW_GROUPS * TOKENS; i++) dots[i] = 0;

@@ -31,6 +31,7 @@ void main() {
     int first_block = 0;
     do {
 #if SCALE_KIND == SCALES_HALF
+        // One texel has the scales of four blocks, which take two turns.
         uvec4 quad_words[ROW_GROUPS];
         FOR_GROUPS quad_words[group] = texelFetch(weight_scales, ENTRY(groups[group], first_block >> 2, (blocks + 3) >> 2) * LANES + lane);
         do {
@@ -59,7 +60,6 @@ void main() {
         dots256[group] += int(low & 0xf00u) * x[2] + int(middle & 0xf00u) * x[5]; \
     } }
 #define HALF(b, first_word) WORD(b, first_word) WORD(b, first_word + 1)
-#define TEXELS 1 // of a row's block
 #define DOT(group) (dots[group] + (dots16[group] >> 4) + (dots256[group] >> 8))
 #else
 #define WORD(b, half_index, word) { int x[4]; [[unroll]] for (int i = 0; i < 4; i++) x[i] = INPUT(b, (half_index) * 16 + (word) * 4 + i); \
@@ -70,7 +70,6 @@ void main() {
         dots16[group] += int((four >> 8) & 0xffu) * x[1] + int(four >> 24) * x[3]; \
     } }
 #define HALF(b, first_word) WORD(b, (first_word) >> 1, 0) WORD(b, (first_word) >> 1, 1) WORD(b, (first_word) >> 1, 2) WORD(b, (first_word) >> 1, 3)
-#define TEXELS 2
 #define DOT(group) (dots[group] + dots16[group] - (input_sum << 7))
 #endif
 #define CLEAR input_sum = 0; FOR_GROUPS { dots[group] = 0; dots16[group] = 0; dots256[group] = 0; }
@@ -98,8 +97,8 @@ void main() {
 #define BLOCK(b) { \
     const int block = min(first_block + b, blocks - 1); \
     bool counts = first_block + b < blocks; \
-    uvec4 packed[TEXELS * ROW_GROUPS]; \
-    [[unroll]] for (int texel = 0; texel < TEXELS; texel++) FOR_GROUPS packed[texel * ROW_GROUPS + group] = texelFetch(weight_codes, ENTRY(groups[group], block * TEXELS + texel, blocks * TEXELS) * LANES + lane); \
+    uvec4 packed[CODE_TEXELS * ROW_GROUPS]; \
+    FETCH_CODES(packed, block) \
     int input_sum, dots[ROW_GROUPS], dots16[ROW_GROUPS], dots256[ROW_GROUPS], first_dots[ROW_GROUPS]; \
     CLEAR \
     HALF(b, 0) MIDDLE HALF(b, 2) \
