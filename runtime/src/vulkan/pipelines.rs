@@ -3,6 +3,7 @@
 use super::device::Member;
 use super::error::VulkanError;
 use lavalane_shaders::Kernel;
+use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use vulkano::buffer::Subbuffer;
 use vulkano::buffer::view::BufferView;
@@ -30,7 +31,8 @@ pub(crate) enum Binding {
 
 /// A specialised kernel on one member: what is bound to it is known at once, its code is compiled later.
 pub(crate) struct Prepared {
-    stage: PipelineShaderStageCreateInfo,
+    /// The parsed code, which is several times as large as the code and goes once the pipeline is made.
+    stage: Mutex<Option<PipelineShaderStageCreateInfo>>,
     layout: Arc<PipelineLayout>,
     made: OnceLock<Arc<ComputePipeline>>,
     /// The first descriptor set that was made for it.
@@ -61,7 +63,7 @@ impl Prepared {
             .map_err(|error| VulkanError::driver("the pipeline layout", error.error))?;
         let layout = PipelineLayout::new(device, layout)
             .map_err(|error| VulkanError::driver("vkCreatePipelineLayout", error))?;
-        Ok(Self { stage, layout, made: OnceLock::new(), set: OnceLock::new() })
+        Ok(Self { stage: Mutex::new(Some(stage)), layout, made: OnceLock::new(), set: OnceLock::new() })
     }
 
     /// What is bound to the kernel, and how.
@@ -77,10 +79,15 @@ impl Prepared {
         if let Some(made) = self.made.get() {
             return Ok(made);
         }
-        let info = ComputePipelineCreateInfo::stage_layout(self.stage.clone(), self.layout.clone());
-        let made = ComputePipeline::new(self.layout.device().clone(), None, info)
-            .map_err(|error| VulkanError::driver("vkCreateComputePipelines", error))?;
-        Ok(self.made.get_or_init(|| made))
+        let mut kept = self.stage.lock();
+        if let Some(stage) = kept.as_ref() {
+            let info = ComputePipelineCreateInfo::stage_layout(stage.clone(), self.layout.clone());
+            let made = ComputePipeline::new(self.layout.device().clone(), None, info)
+                .map_err(|error| VulkanError::driver("vkCreateComputePipelines", error))?;
+            self.made.get_or_init(|| made);
+            *kept = None;
+        }
+        Ok(self.made.get().expect("the code goes only where the pipeline is made"))
     }
 }
 

@@ -19,13 +19,12 @@ layout(push_constant) uniform Push {
 } push;
 
 #define OF_LANE(value, lane) subgroupShuffle(value, uint(lane))
-#define FOR_GROUPS [[unroll]] for (int group = 0; group < ROW_GROUPS; group++)
 
-// Texels of codes that a row's block has, and those of a block of each group of the workgroup.
+// Texels of codes that a row's block has, and one of them, of a block of a group of the workgroup.
 #if CODE_KIND == CODES_4BIT
 #define CODE_TEXELS 1
 #else
 #define CODE_TEXELS 2
 #endif
-#define FETCH_CODES(packed, block) [[unroll]] for (int texel = 0; texel < CODE_TEXELS; texel++) FOR_GROUPS \
-    packed[texel * ROW_GROUPS + group] = texelFetch(weight_codes, ENTRY(groups[group], (block) * CODE_TEXELS + texel, blocks * CODE_TEXELS) * LANES + lane);
+#define CODES_AT(group, block, texel) \
+    texelFetch(weight_codes, ENTRY(groups[group], (block) * CODE_TEXELS + (texel), blocks * CODE_TEXELS) * LANES + lane)

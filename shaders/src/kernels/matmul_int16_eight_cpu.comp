@@ -11,6 +11,7 @@
 #include "weights.glsl"
 #include "matmul_int16_cpu.glsl"
 
+#define FOR_GROUPS [[unroll]] for (int group = 0; group < ROW_GROUPS; group++)
 #define TOKENS 8
 #if CODE_KIND == CODES_4BIT
 #define WEIGHT(group, quarter, i) int((packed[group][quarter] >> (4 * (i))) & 15u)
@@ -53,7 +54,9 @@ void main() {
         FOR_GROUPS scales[group] = uintBitsToFloat(texelFetch(weight_scales, ENTRY(groups[group], block, blocks) * LANES + lane));
 #endif
         uvec4 packed[CODE_TEXELS * ROW_GROUPS];
-        FETCH_CODES(packed, block)
+        [[unroll]] for (int texel = 0; texel < CODE_TEXELS; texel++) {
+            FOR_GROUPS packed[texel * ROW_GROUPS + group] = CODES_AT(group, block, texel);
+        }
 
         int dots[ROW_GROUPS * TOKENS];
         for (int i = 0; i < ROW_GROUPS * TOKENS; i++) dots[i] = 0;
