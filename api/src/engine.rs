@@ -12,7 +12,7 @@ use lavalane_runtime::engine::{EngineError, MemoryPlan, VulkanExecutor};
 use lavalane_runtime::gguf::GgufError;
 use lavalane_runtime::model::{Model, ModelError};
 use lavalane_runtime::tokenizer::{Tokenizer, TokenizerError, TokenizerSource};
-use lavalane_runtime::vulkan::GroupReport;
+use lavalane_runtime::vulkan::{GroupReport, OpenDevice};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -107,11 +107,15 @@ pub fn load_with_faults(
     host: &TemplateHost,
     faults: &Faults,
 ) -> Result<LoadedEngine, LoadError> {
-    let model = Arc::new(Model::open(&settings.model)?);
-    let source = TokenizerSource::from_gguf(model.file())?;
-    let tokenizer = Arc::new(Tokenizer::new(&source, settings.unknown_pre_tokenizer)?);
-    let template = template(&settings.chat_template, &source, &tokenizer, host)?;
-    let executor = VulkanExecutor::new(model, &settings.engine_options)?;
+    // Opening the device takes as long as reading the text's side of the model.
+    let (device, opened) = std::thread::scope(|scope| {
+        let device = scope.spawn(|| OpenDevice::open(&settings.engine_options.choice));
+        let opened = open_model(settings, host);
+        (device.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), opened)
+    });
+    let (model, tokenizer, template) = opened?;
+    let device = device.map_err(EngineError::from)?;
+    let executor = VulkanExecutor::on(device, model, &settings.engine_options)?;
     let group = executor.group_report().expect("a device that was just opened is not lost");
     restart_if_alone(&group);
     let report = executor.device();
@@ -128,6 +132,17 @@ pub fn load_with_faults(
     let (name, aliases) = (settings.model_name.clone(), settings.model_aliases.clone());
     let model = TextModel::new(name, aliases, tokenizer, template);
     Ok(LoadedEngine { engine, model, device, group, plan })
+}
+
+type Opened = (Arc<Model>, Arc<Tokenizer>, Result<TemplateRenderer, TemplateError>);
+
+/// The model's file, its tokenizer and its chat template.
+fn open_model(settings: &Settings, host: &TemplateHost) -> Result<Opened, LoadError> {
+    let model = Arc::new(Model::open(&settings.model)?);
+    let source = TokenizerSource::from_gguf(model.file())?;
+    let tokenizer = Arc::new(Tokenizer::new(&source, settings.unknown_pre_tokenizer)?);
+    let template = template(&settings.chat_template, &source, &tokenizer, host)?;
+    Ok((model, tokenizer, template))
 }
 
 /// The chat template. A model file without a usable one fails chat requests only; one that was asked for must be

@@ -10,7 +10,9 @@ use crate::batch::{
 use crate::ids::{LaneId, PageId};
 use crate::model::Model;
 use crate::snapshot::{Digest, SnapshotIdentity};
-use crate::vulkan::{DeviceReport, Forward, ForwardOptions, GroupReport, Pack, StepLane, VulkanError};
+use crate::vulkan::{
+    DeviceReport, Forward, ForwardOptions, GroupReport, OpenDevice, Pack, StepLane, VulkanError,
+};
 use lavalane_shaders::PAGE_TOKENS;
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -34,8 +36,15 @@ impl VulkanExecutor {
     /// # Errors
     /// No such device, too little memory (with what would fit), or settings out of range.
     pub fn new(model: Arc<Model>, options: &EngineOptions) -> Result<Self, EngineError> {
-        let device = crate::vulkan::chosen(&options.choice)?;
-        let plan = MemoryPlan::new(&model, options, &device)?;
+        Self::on(OpenDevice::open(&options.choice)?, model, options)
+    }
+
+    /// As [`VulkanExecutor::new`], on a device that the options' choice opened.
+    ///
+    /// # Errors
+    /// Too little memory (with what would fit), or settings out of range.
+    pub fn on(device: OpenDevice, model: Arc<Model>, options: &EngineOptions) -> Result<Self, EngineError> {
+        let plan = MemoryPlan::new(&model, options, device.report())?;
         let mut forward_options = ForwardOptions {
             choice: options.choice.clone(),
             precision: options.precision,
@@ -46,7 +55,7 @@ impl VulkanExecutor {
             pages: plan.pages,
             layers: None,
         };
-        let forward = Forward::new(&model, &forward_options)?;
+        let forward = Forward::on(device, &model, &forward_options)?;
         // After a recovery too, sessions have the bits of the same pack.
         forward_options.choice.pack = Some(forward.pack());
         let limits = ExecutorLimits {

@@ -10,6 +10,7 @@ use super::device::{DeviceChoice, DeviceReport, Pack};
 use super::error::VulkanError;
 use super::group::{Group, GroupPipelines, GroupRecorder, Stage};
 use super::matrix::Matrix;
+use super::open::OpenDevice;
 use super::pace::Pace;
 use super::programs::Programs;
 use super::region::Region;
@@ -192,7 +193,15 @@ impl Forward {
     /// # Errors
     /// No such device, not enough memory, or a model that the kernels do not cover.
     pub fn new(model: &Model, options: &ForwardOptions) -> Result<Self, VulkanError> {
-        let group = Group::open(&options.choice)?;
+        Self::on(OpenDevice::open(&options.choice)?, model, options)
+    }
+
+    /// As [`Forward::new`], on a device that the options' choice opened.
+    ///
+    /// # Errors
+    /// As of [`Forward::new`].
+    pub fn on(device: OpenDevice, model: &Model, options: &ForwardOptions) -> Result<Self, VulkanError> {
+        let OpenDevice(group) = device;
         let mut pipelines = GroupPipelines::default();
         let shape = Shape::new(model, options, &group)?;
         let buffers = Buffers::new(&group, &shape)?;

@@ -379,14 +379,6 @@ impl Group {
     }
 }
 
-/// How the device group that `choice` takes computes.
-///
-/// # Errors
-/// As for an engine that opens it.
-pub fn group_report(choice: &DeviceChoice) -> Result<GroupReport, VulkanError> {
-    Group::open(choice).map(|group| group.how())
-}
-
 /// Why members of this kind cannot share memory, if they cannot.
 pub(super) fn grouping_obstacle(member: &Member) -> Option<String> {
     if member.pack != Pack::Cpu {

@@ -18,6 +18,7 @@ mod host_memory;
 #[doc(hidden)]
 pub mod kernel_bench;
 mod matrix;
+mod open;
 mod pace;
 mod pages;
 mod pipelines;
@@ -39,7 +40,7 @@ mod tiles;
 pub use device::{DeviceChoice, DeviceReport, HOST_SIDE_REVISION, Pack, chosen, devices};
 pub use error::VulkanError;
 pub use forward::{Forward, ForwardOptions, KvType, Precision};
-pub use group::group_report;
+pub use open::{OpenDevice, group_report};
 pub use profile::StageTime;
 pub use self_test::self_test;
 pub use step::{RowLogits, StepLane, StepResult};
