@@ -5,11 +5,16 @@
 //! thread itself is gone.
 
 use crate::guard::guarded;
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use lavalane_runtime::batch::{BatchDone, BatchExecutor, IterationBatch, PageTransferError};
 use lavalane_runtime::ids::PageId;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// How long there is nothing to do before the executor prepares for later: longer than between two steps of a
+/// lane that decodes.
+const IDLE: Duration = Duration::from_millis(200);
 
 /// What came of a batch that was handed to the executor.
 #[derive(Debug)]
@@ -88,7 +93,17 @@ pub(crate) fn start(executor: Box<dyn BatchExecutor>) -> std::io::Result<(Execut
 }
 
 fn serve(mut executor: Box<dyn BatchExecutor>, jobs: &Receiver<Job>) {
-    while let Ok(job) = jobs.recv() {
+    let mut preparing = true;
+    loop {
+        let next = if preparing { jobs.recv_timeout(IDLE) } else { jobs.recv().map_err(Into::into) };
+        let job = match next {
+            Ok(job) => job,
+            Err(RecvTimeoutError::Timeout) => {
+                preparing = guarded(|| executor.prepare()).unwrap_or(false);
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
         // Nobody may be waiting any more: then the scheduler is gone and its channel closes next.
         match job {
             Job::Run { batch, answer } => {
@@ -98,6 +113,7 @@ fn serve(mut executor: Box<dyn BatchExecutor>, jobs: &Receiver<Job>) {
             Job::Recover { answer } => {
                 let recovered = guarded(|| executor.recover()).unwrap_or_else(|panicked| Err(panicked.0));
                 let _ = answer.send(recovered);
+                preparing = true;
             }
             Job::Export { pages, answer } => {
                 let _ = answer.send(moved(|| executor.export_pages(&pages)));
@@ -115,4 +131,70 @@ fn serve(mut executor: Box<dyn BatchExecutor>, jobs: &Receiver<Job>) {
 /// A panic while pages move comes back as an answer, as one while a batch runs does.
 fn moved<T>(work: impl FnOnce() -> Result<T, PageTransferError>) -> Result<T, PageTransferError> {
     guarded(work).unwrap_or_else(|panicked| Err(PageTransferError::ExecutorDied(panicked.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::scripted_limits;
+    use lavalane_runtime::batch::ExecutorLimits;
+    use lavalane_runtime::snapshot::SnapshotIdentity;
+    use lavalane_runtime::testing::ScriptedExecutor;
+
+    const PARTS: usize = 3;
+
+    /// Tells of every part that it prepares.
+    struct Preparing {
+        inner: ScriptedExecutor,
+        left: usize,
+        prepared: Sender<usize>,
+    }
+
+    impl BatchExecutor for Preparing {
+        fn limits(&self) -> ExecutorLimits {
+            self.inner.limits()
+        }
+
+        fn run(&mut self, batch: IterationBatch) -> BatchDone {
+            self.inner.run(batch)
+        }
+
+        fn recover(&mut self) -> Result<(), String> {
+            self.left = PARTS;
+            self.inner.recover()
+        }
+
+        fn prepare(&mut self) -> bool {
+            self.left -= 1;
+            self.prepared.send(self.left).expect("the test listens");
+            self.left > 0
+        }
+
+        fn identity(&self) -> SnapshotIdentity {
+            self.inner.identity()
+        }
+
+        fn export_pages(&mut self, pages: &[PageId]) -> Result<Vec<u8>, PageTransferError> {
+            self.inner.export_pages(pages)
+        }
+
+        fn import_pages(&mut self, pages: &[PageId], bytes: &[u8]) -> Result<(), PageTransferError> {
+            self.inner.import_pages(pages, bytes)
+        }
+    }
+
+    #[test]
+    fn an_executor_with_nothing_to_do_prepares_until_all_is_ready_and_again_on_a_new_device() {
+        let (prepared, told) = bounded(2 * PARTS);
+        let inner = ScriptedExecutor::new(scripted_limits());
+        let (client, thread) = start(Box::new(Preparing { inner, left: PARTS, prepared })).expect("a thread");
+        let wait = || told.recv_timeout(Duration::from_secs(60)).expect("it prepares");
+        assert_eq!([wait(), wait(), wait()], [2, 1, 0]);
+        let recovered = client.recover().expect("the thread runs");
+        recovered.blocking_recv().expect("it answers").expect("it recovers");
+        assert_eq!([wait(), wait(), wait()], [2, 1, 0]);
+        drop(client);
+        thread.join().expect("it ends without a panic");
+        assert!(told.is_empty(), "what is ready is not prepared again");
+    }
 }

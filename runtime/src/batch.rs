@@ -340,6 +340,12 @@ pub trait BatchExecutor: Send {
     /// The device cannot be made again; the text says why.
     fn recover(&mut self) -> Result<(), String>;
 
+    /// Makes ready a part of what later batches may need and the first ones do without; called while there is
+    /// nothing to run. Whether there is more to make ready.
+    fn prepare(&mut self) -> bool {
+        false
+    }
+
     /// What decides the content of a page besides its tokens; constant over the executor's life. The first
     /// call may take as long as reading the model's file.
     fn identity(&self) -> SnapshotIdentity;

@@ -245,6 +245,14 @@ impl BatchExecutor for VulkanExecutor {
         Ok(())
     }
 
+    fn prepare(&mut self) -> bool {
+        let prepared = self.forward.as_mut().map_or(Ok(false), Forward::prepare);
+        prepared.unwrap_or_else(|error| {
+            tracing::warn!("a kernel could not be made ready before it is needed: {error}");
+            false
+        })
+    }
+
     fn identity(&self) -> SnapshotIdentity {
         let identity = || {
             let description = self.model.description();

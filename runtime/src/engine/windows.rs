@@ -42,7 +42,8 @@ impl WindowRunner {
             pages,
             layers: None,
         };
-        let forward = Forward::new(&model, &options)?;
+        let mut forward = Forward::new(&model, &options)?;
+        while forward.prepare()? {}
         Ok(Self { model, forward, pages: (0..pages as u32).map(PageId).collect(), slice })
     }
 

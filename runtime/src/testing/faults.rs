@@ -198,6 +198,10 @@ impl<E: BatchExecutor> BatchExecutor for FaultInjectingExecutor<E> {
         self.inner.recover()
     }
 
+    fn prepare(&mut self) -> bool {
+        self.inner.prepare()
+    }
+
     fn identity(&self) -> SnapshotIdentity {
         self.inner.identity()
     }

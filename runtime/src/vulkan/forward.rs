@@ -21,6 +21,9 @@ use crate::model::{LayerDescription, Model};
 use lavalane_shaders::{CacheKind, InputKind};
 use vulkano::buffer::BufferContents;
 
+/// The position up to which the kernel of attention for several rows is not compiled on purpose.
+const TILES_FROM: usize = 256;
+
 /// How exactly activations are kept between matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
@@ -111,6 +114,7 @@ pub struct ForwardOptions {
 pub struct Forward {
     pub(super) programs: Programs,
     pub(super) pace: Pace,
+    pipelines: GroupPipelines,
     pub(super) shape: Shape,
     pub(super) buffers: Buffers,
     pub(super) layers: Vec<Layer>,
@@ -226,11 +230,30 @@ impl Forward {
             false => None,
         };
         model.release_pages();
+        put_off(&mut pipelines, &layers, head.as_ref());
         // A step that had to wait for a compiler would be a surprise.
-        pipelines.make_all(group.members())?;
+        pipelines.make_urgent(group.members())?;
         let descriptions = model.description().layers[range.layers()].to_vec();
         let (programs, pace) = (Programs::default(), Pace::default());
-        Ok(Self { programs, pace, shape, buffers, layers, head, descriptions, first_norm, group })
+        Ok(Self { programs, pace, pipelines, shape, buffers, layers, head, descriptions, first_norm, group })
+    }
+
+    /// Compiles one of the kernels that the first steps do without, on one member; [`Forward::step`] compiles what it
+    /// needs and has not. Whether there are more.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn prepare(&mut self) -> Result<bool, VulkanError> {
+        self.pipelines.make_next(self.group.members())
+    }
+
+    /// How many rows a tile of attention has in a step whose sequences reach up to position `end`. As long as
+    /// the kernel for several rows is not compiled, near rows are quicker taken one by one than it is made.
+    pub(super) fn tile_rows(&self, end: usize) -> usize {
+        match self.layers.first().map(|layer| &layer.attention) {
+            Some(Attention::ByTiles { whole, .. }) if end <= TILES_FROM && !whole.is_made() => 1,
+            _ => self.shape.tile_rows,
+        }
     }
 
     /// The device that the pass runs on.
@@ -252,6 +275,17 @@ impl Forward {
     pub fn pack(&self) -> Pack {
         self.group.first().pack
     }
+}
+
+/// Puts off the kernels that a lane's first tokens do without: attention of several rows, and the head over several
+/// tokens.
+fn put_off(pipelines: &mut GroupPipelines, layers: &[Layer], head: Option<&Matrix>) {
+    for layer in layers {
+        if let Attention::ByTiles { whole, .. } = &layer.attention {
+            pipelines.put_off(whole);
+        }
+    }
+    head.into_iter().flat_map(Matrix::of_tiles).for_each(|stage| pipelines.put_off(stage));
 }
 
 /// All layers of a model.

@@ -70,6 +70,13 @@ impl Bound {
 #[derive(Clone)]
 pub(crate) struct Stage(Vec<(Arc<Prepared>, Arc<DescriptorSet>)>);
 
+impl Stage {
+    /// Whether its kernel is compiled.
+    pub(crate) fn is_made(&self) -> bool {
+        self.0.iter().all(|(kernel, _)| kernel.is_made())
+    }
+}
+
 /// Along which side of a dispatch's grid the members split it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Along {

@@ -136,6 +136,7 @@ impl LayerBench {
             layers: None,
         };
         let mut forward = Forward::new(&model, &options)?;
+        while forward.prepare()? {}
         let pages: Vec<PageId> = (0..pages as u32).map(PageId).collect();
         let all: Vec<TokenId> = (0..tokens as u32).map(|at| TokenId(at % 256)).collect();
         // The last step's rows and page table stay in the buffers.

@@ -129,6 +129,11 @@ impl Matrix {
         self.parts.iter().map(|part| part.input)
     }
 
+    /// The stages that take tiles of several tokens.
+    pub(crate) fn of_tiles(&self) -> impl Iterator<Item = &Stage> {
+        self.parts.iter().map(|part| &part.eight.0)
+    }
+
     /// Multiplies the first `tokens` rows of activations; the output has one value per row of the matrix and token.
     pub(crate) fn multiply(&self, recorder: &mut GroupRecorder<'_>, tokens: usize) {
         for part in &self.parts {

@@ -71,6 +71,11 @@ impl Prepared {
         &self.layout
     }
 
+    /// Whether the pipeline was made.
+    pub(crate) fn is_made(&self) -> bool {
+        self.made.get().is_some()
+    }
+
     /// The pipeline, which is compiled now if it was not.
     ///
     /// # Errors
@@ -94,8 +99,15 @@ impl Prepared {
 /// A member's kernels, prepared when first asked for.
 #[derive(Default)]
 pub(crate) struct Pipelines {
-    /// In the order in which they were asked for.
-    prepared: Vec<(Specialised, Arc<Prepared>)>,
+    /// In the order in which they were first asked for.
+    kernels: Vec<Known>,
+}
+
+struct Known {
+    what: Specialised,
+    prepared: Arc<Prepared>,
+    /// How many of those that asked for it need it from the first step on.
+    urgent: usize,
 }
 
 impl Pipelines {
@@ -104,17 +116,31 @@ impl Pipelines {
     /// # Errors
     /// The driver's refusal.
     pub(crate) fn get(&mut self, member: &Member, what: Specialised) -> Result<Arc<Prepared>, VulkanError> {
-        if let Some((_, prepared)) = self.prepared.iter().find(|(known, _)| *known == what) {
-            return Ok(prepared.clone());
+        if let Some(known) = self.kernels.iter_mut().find(|known| known.what == what) {
+            known.urgent += 1;
+            return Ok(known.prepared.clone());
         }
         let prepared = Arc::new(Prepared::new(member, &what)?);
-        self.prepared.push((what, prepared.clone()));
+        self.kernels.push(Known { what, prepared: prepared.clone(), urgent: 1 });
         Ok(prepared)
     }
 
-    /// How many kernels were asked for.
-    pub(crate) fn len(&self) -> usize {
-        self.prepared.len()
+    /// One of those that asked for a kernel does without it in the first steps.
+    pub(crate) fn put_off(&mut self, kernel: &Arc<Prepared>) {
+        let known = self.kernels.iter_mut().find(|known| Arc::ptr_eq(&known.prepared, kernel));
+        if let Some(known) = known {
+            known.urgent -= 1;
+        }
+    }
+
+    /// The kernels that somebody needs from the first step on, counted in the order in which they were asked for.
+    pub(crate) fn urgent(&self) -> Vec<usize> {
+        (0..self.kernels.len()).filter(|&index| self.kernels[index].urgent > 0).collect()
+    }
+
+    /// The kernels that are not made yet.
+    pub(crate) fn not_made(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.kernels.len()).filter(|&index| !self.kernels[index].prepared.is_made())
     }
 
     /// Compiles one of the kernels, counted in the order in which they were asked for. Software drivers compile
@@ -123,7 +149,7 @@ impl Pipelines {
     /// # Errors
     /// The driver's refusal.
     pub(crate) fn make(&self, member: &Member, index: usize) -> Result<(), VulkanError> {
-        let (_, prepared) = &self.prepared[index];
+        let prepared = &self.kernels[index].prepared;
         let pipeline = prepared.pipeline()?;
         let Some(set) = prepared.set.get() else { return Ok(()) };
         let mut recorder = member.record()?;

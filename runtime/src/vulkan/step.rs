@@ -116,7 +116,8 @@ impl Forward {
         if rows == 0 {
             return Ok((StepResult::default(), Vec::new()));
         }
-        let tiles = Tiles::new(lanes.iter().map(|lane| lane.hidden.len() / hidden), self.shape.tile_rows);
+        let end = lanes.iter().map(|lane| lane.position + lane.hidden.len() / hidden).max().unwrap_or(0);
+        let tiles = Tiles::new(lanes.iter().map(|lane| lane.hidden.len() / hidden), self.tile_rows(end));
         self.write_inputs(lanes, rows)?;
         self.buffers.tiles.write(&tiles.first_rows)?;
         let wanted = wanted_rows(lanes, hidden);

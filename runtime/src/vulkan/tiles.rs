@@ -26,7 +26,8 @@ impl Tiles {
         let second = whole.iter().copied().skip(1).step_by(2);
         let mut first_rows: Vec<u32> = whole.iter().copied().step_by(2).chain(second).collect();
         first_rows.append(&mut single);
-        Self { first_rows, whole: whole.len() }
+        let whole = if tile_rows > 1 { whole.len() } else { 0 };
+        Self { first_rows, whole }
     }
 }
 
@@ -43,6 +44,11 @@ mod tests {
     #[test]
     fn the_rows_of_a_prompt_are_taken_by_tiles_and_early_and_late_ones_alternate() {
         assert_eq!(Tiles::new([1, 9, 1], 2), Tiles { first_rows: vec![1, 5, 3, 7, 0, 9, 10], whole: 4 });
+    }
+
+    #[test]
+    fn rows_taken_one_by_one_alternate_too_and_are_no_tiles_of_several() {
+        assert_eq!(Tiles::new([1, 4], 1), Tiles { first_rows: vec![0, 2, 4, 1, 3], whole: 0 });
     }
 
     proptest! {

@@ -17,6 +17,7 @@ use super::device_arguments::DeviceArguments;
 use super::error::CommandError;
 use clap::{Args, ValueEnum};
 use figures::Figures;
+use lavalane_runtime::batch::BatchExecutor;
 use lavalane_runtime::engine::work::RateCeilings;
 use lavalane_runtime::engine::{EngineOptions, VulkanExecutor};
 use lavalane_runtime::model::Model;
@@ -172,5 +173,12 @@ fn executor(
     lanes: usize,
     context: usize,
 ) -> Result<VulkanExecutor, CommandError> {
-    Ok(VulkanExecutor::new(model.clone(), &options(arguments, lanes, context))?)
+    ready(model, &options(arguments, lanes, context))
+}
+
+/// An executor with all kernels compiled, as that of a server that was idle for a moment.
+fn ready(model: &Arc<Model>, options: &EngineOptions) -> Result<VulkanExecutor, CommandError> {
+    let mut executor = VulkanExecutor::new(model.clone(), options)?;
+    while executor.prepare() {}
+    Ok(executor)
 }

@@ -2,7 +2,7 @@
 
 use super::figures::{Figures, Medians, Rates};
 use super::peer::Peer;
-use super::{BenchArguments, options};
+use super::{BenchArguments, options, ready};
 use crate::cli::error::CommandError;
 use lavalane_runtime::batch::BatchExecutor;
 use lavalane_runtime::engine::bench::{LongSequence, decode_rate, prefill_rate};
@@ -84,7 +84,7 @@ pub(super) fn print(
     if plan.prefills.is_empty() && plan.lanes.is_empty() && plan.far.is_none() {
         return Ok(Figures::default());
     }
-    let mut executor = VulkanExecutor::new(model.clone(), &plan.options(arguments, model)?)?;
+    let mut executor = ready(model, &plan.options(arguments, model)?)?;
     println!("rates with the {} pack:", executor.pack().name());
     let (mut ours, mut theirs) = (Rates::default(), Rates::default());
     for _ in 0..arguments.repeats.max(1) {

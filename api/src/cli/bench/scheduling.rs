@@ -1,12 +1,12 @@
 //! The part of `lavalane bench` that measures the engine around the executor: the scheduler's own cost, and who
 //! waits for whom.
 
-use super::BenchArguments;
+use super::{BenchArguments, ready};
 use crate::cli::error::CommandError;
 use lavalane_actors::bench::crowding::{Gaps, Starvation, Verdict, crowd, start, starvation};
 use lavalane_actors::bench::scheduling_cost;
 use lavalane_actors::settings::{PrefillPacing, SLICE_ROWS_MIN};
-use lavalane_runtime::engine::{EngineOptions, VulkanExecutor};
+use lavalane_runtime::engine::EngineOptions;
 use lavalane_runtime::model::Model;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(super) fn print(arguments: &BenchArguments, model: Arc<Model>) -> Result<(),
         context_tokens: Some(context.min(prompt + DECODED)),
         ..EngineOptions::default()
     };
-    let engine = start(Box::new(VulkanExecutor::new(model, &options)?), LANES)?;
+    let engine = start(Box::new(ready(&model, &options)?), LANES)?;
     let waits = starvation(&engine, prompt)?;
     println!("one lane decodes while a prompt of {prompt} tokens arrives:");
     print_gaps("alone", waits.alone);

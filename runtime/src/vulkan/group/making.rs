@@ -1,5 +1,6 @@
 //! The kernels of a group's members, and when they are compiled.
 
+use super::Stage;
 use crate::vulkan::device::Member;
 use crate::vulkan::error::VulkanError;
 use crate::vulkan::pipelines::{Pipelines, Prepared, Specialised};
@@ -27,35 +28,58 @@ impl GroupPipelines {
         pairs.map(|(member, pipelines)| pipelines.get(member, what.clone())).collect()
     }
 
-    /// Compiles all kernels, on all members at once: they are devices of different instances, which share no
+    /// What a stage is bound to is not needed in the first steps, as far as this stage goes.
+    pub(crate) fn put_off(&mut self, stage: &Stage) {
+        for (pipelines, (kernel, _)) in self.members.iter_mut().zip(&stage.0) {
+            pipelines.put_off(kernel);
+        }
+    }
+
+    /// Compiles all kernels but those that were put off, on all members at once: they are devices of different instances, which share no
     /// lock. Each kernel is compiled by one member before the others come to it: where the driver keeps what it
     /// compiled (Mesa's do, on the disk), they need not compile it again.
     ///
     /// # Errors
     /// The driver's refusal.
-    pub(crate) fn make_all(&self, members: &[Member]) -> Result<(), VulkanError> {
+    pub(crate) fn make_urgent(&self, members: &[Member]) -> Result<(), VulkanError> {
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             let making: Vec<_> = members
                 .iter()
                 .zip(&self.members)
-                .map(|(member, pipelines)| scope.spawn(|| make_all(member, pipelines, &next)))
+                .map(|(member, pipelines)| scope.spawn(|| make_urgent(member, pipelines, &next)))
                 .collect();
             making
                 .into_iter()
                 .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         })
     }
+
+    /// Compiles one kernel that was not compiled yet on one member. Whether there are more.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub(crate) fn make_next(&self, members: &[Member]) -> Result<bool, VulkanError> {
+        let pairs = members.iter().zip(&self.members);
+        let mut missing =
+            pairs.flat_map(|(member, pipelines)| pipelines.not_made().map(move |at| (member, pipelines, at)));
+        let Some((member, pipelines, index)) = missing.next() else { return Ok(false) };
+        let more = missing.next().is_some();
+        pipelines.make(member, index)?;
+        Ok(more)
+    }
 }
 
 /// Compiles a member's kernels: first those that `next` gives it and no other member, then the rest.
-fn make_all(member: &Member, pipelines: &Pipelines, next: &AtomicUsize) -> Result<(), VulkanError> {
-    let mut made = vec![false; pipelines.len()];
+fn make_urgent(member: &Member, pipelines: &Pipelines, next: &AtomicUsize) -> Result<(), VulkanError> {
+    let urgent = pipelines.urgent();
+    let mut made = vec![false; urgent.len()];
     loop {
-        let index = next.fetch_add(1, Ordering::Relaxed);
-        let Some(made) = made.get_mut(index) else { break };
-        pipelines.make(member, index)?;
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        let Some(made) = made.get_mut(at) else { break };
+        pipelines.make(member, urgent[at])?;
         *made = true;
     }
-    (0..pipelines.len()).filter(|&index| !made[index]).try_for_each(|index| pipelines.make(member, index))
+    let rest = urgent.iter().zip(made).filter(|(_, made)| !made);
+    rest.map(|(&index, _)| index).try_for_each(|index| pipelines.make(member, index))
 }

@@ -25,6 +25,10 @@ impl GroupRecorder<'_> {
         groups: [usize; 2],
         along: Along,
     ) {
+        if groups.contains(&0) {
+            // The kernel may not be compiled yet, and need not be.
+            return;
+        }
         let members = self.recorders.len();
         let [x, y] = groups.map(|count| count as u32);
         for (member, (recorder, (kernel, set))) in self.recorders.iter_mut().zip(&stage.0).enumerate() {
