@@ -181,6 +181,16 @@ impl Build<'_> {
         })
     }
 
+    /// Compiles the kernels of a layer and of the head, but for those that a lane's first tokens do without: attention
+    /// of several rows, and the head over several tokens. A step that had to wait for a compiler would be a surprise.
+    pub(super) fn make_kernels(&mut self, layer: &Layer, head: Option<&Matrix>) -> Result<(), VulkanError> {
+        if let Attention::ByTiles { whole, .. } = &layer.attention {
+            self.pipelines.put_off(whole);
+        }
+        head.into_iter().flat_map(Matrix::of_tiles).for_each(|stage| self.pipelines.put_off(stage));
+        self.pipelines.make_urgent(self.group.members())
+    }
+
     fn rope_append(
         &mut self,
         tensors: &LayerTensors,

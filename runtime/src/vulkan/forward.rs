@@ -9,6 +9,7 @@ use super::build::Build;
 use super::device::{DeviceChoice, DeviceReport, Pack};
 use super::error::VulkanError;
 use super::group::{Group, GroupPipelines, GroupRecorder, Stage};
+use super::host_memory::return_freed_memory;
 use super::matrix::Matrix;
 use super::open::OpenDevice;
 use super::pace::Pace;
@@ -220,19 +221,23 @@ impl Forward {
             buffers: &buffers,
         };
         let first_norm = build.norm(&model.layers()[range.start() as usize].attention_norm, None)?;
-        let mut layers = Vec::new();
-        for layer in range.layers() {
-            layers.push(build.layer(layer, range)?);
-            model.release_pages();
-        }
+        // With one layer and the head nearly all kernels are known. They are compiled before most of the weights
+        // are in memory, so that what compiling takes for a while adds nothing to the most that is ever taken.
+        let (first, others) = (range.layers().start, range.layers().skip(1));
+        let mut layers = vec![build.layer(first, range)?];
         let head = match has_head {
             true => Some(build.matrix(&[&model.tensors().output], &buffers.logits)?),
             false => None,
         };
+        build.make_kernels(&layers[0], head.as_ref())?;
+        return_freed_memory();
+        for index in others {
+            let layer = build.layer(index, range)?;
+            build.make_kernels(&layer, None)?;
+            layers.push(layer);
+            model.release_pages();
+        }
         model.release_pages();
-        put_off(&mut pipelines, &layers, head.as_ref());
-        // A step that had to wait for a compiler would be a surprise.
-        pipelines.make_urgent(group.members())?;
         let descriptions = model.description().layers[range.layers()].to_vec();
         let (programs, pace) = (Programs::default(), Pace::default());
         Ok(Self { programs, pace, pipelines, shape, buffers, layers, head, descriptions, first_norm, group })
@@ -275,17 +280,6 @@ impl Forward {
     pub fn pack(&self) -> Pack {
         self.group.first().pack
     }
-}
-
-/// Puts off the kernels that a lane's first tokens do without: attention of several rows, and the head over several
-/// tokens.
-fn put_off(pipelines: &mut GroupPipelines, layers: &[Layer], head: Option<&Matrix>) {
-    for layer in layers {
-        if let Attention::ByTiles { whole, .. } = &layer.attention {
-            pipelines.put_off(whole);
-        }
-    }
-    head.into_iter().flat_map(Matrix::of_tiles).for_each(|stage| pipelines.put_off(stage));
 }
 
 /// All layers of a model.

@@ -141,6 +141,15 @@ impl HostMemory {
     }
 }
 
+/// Gives the memory that was freed back to the operating system, where the allocator would keep it for later.
+pub(crate) fn return_freed_memory() {
+    // SAFETY: the allocator may be called on any thread, and gives back only what nobody has.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 fn check(call: &'static str, result: ash::vk::Result) -> Result<(), VulkanError> {
     match result {
         ash::vk::Result::SUCCESS => Ok(()),

@@ -133,12 +133,12 @@ impl Pipelines {
         }
     }
 
-    /// The kernels that somebody needs from the first step on, counted in the order in which they were asked for.
+    /// The kernels that are not made yet and that somebody needs from the first step on.
     pub(crate) fn urgent(&self) -> Vec<usize> {
-        (0..self.kernels.len()).filter(|&index| self.kernels[index].urgent > 0).collect()
+        self.not_made().filter(|&index| self.kernels[index].urgent > 0).collect()
     }
 
-    /// The kernels that are not made yet.
+    /// The kernels that are not made yet, counted in the order in which they were asked for.
     pub(crate) fn not_made(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.kernels.len()).filter(|&index| !self.kernels[index].prepared.is_made())
     }

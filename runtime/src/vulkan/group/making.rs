@@ -35,13 +35,16 @@ impl GroupPipelines {
         }
     }
 
-    /// Compiles all kernels but those that were put off, on all members at once: they are devices of different instances, which share no
-    /// lock. Each kernel is compiled by one member before the others come to it: where the driver keeps what it
-    /// compiled (Mesa's do, on the disk), they need not compile it again.
+    /// Compiles the kernels that are neither compiled nor put off, on all members at once: they are devices of
+    /// different instances, which share no lock. Each kernel is compiled by one member before the others come to
+    /// it: where the driver keeps what it compiled (Mesa's do, on the disk), they need not compile it again.
     ///
     /// # Errors
     /// The driver's refusal.
     pub(crate) fn make_urgent(&self, members: &[Member]) -> Result<(), VulkanError> {
+        if self.members.iter().all(|pipelines| pipelines.urgent().is_empty()) {
+            return Ok(());
+        }
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             let making: Vec<_> = members
