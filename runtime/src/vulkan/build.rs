@@ -4,17 +4,18 @@ use super::buffers::Home;
 use super::device::Pack;
 use super::error::VulkanError;
 use super::forward::{
-    ADD_BIAS, Attention, ForwardOptions, Layer, NORM_HEADS, Precision, ROTATE_PAIRS, RopeAppend,
+    ADD_BIAS, ADD_DELTA, Attention, ForwardOptions, GATE_GELU, GATE_SILU, Layer, NORM_DELTA, NORM_HEADS,
+    Precision, ROTATE_PAIRS, RopeAppend, USE_ROW_MAP, store_flag,
 };
 use super::group::{Bound, Group, GroupPipelines, Stage};
-use super::matrix::{Activations, Matrix};
+use super::matrix::{Activations, Matrix, input_kind};
 use super::pipelines::Specialised;
 use super::region::Region;
-use super::repack::SourceRows;
+use super::repack::{SourceRows, Storage};
 use super::scratch::{Buffers, Shape};
 use crate::gguf::TensorInfo;
 use crate::ids::LayerRange;
-use crate::model::{LayerDescription, LayerTensors, Model, RopeStyle};
+use crate::model::{Activation, LayerDescription, LayerTensors, Model, RopeStyle};
 use lavalane_shaders::{Kernel, Reads};
 use vulkano::format::Format;
 
@@ -51,10 +52,18 @@ impl Build<'_> {
         Ok(buffer)
     }
 
-    pub(super) fn norm(
+    /// The norm before the first layer of a range, which only normalises.
+    pub(super) fn first_norm(&mut self, index: usize) -> Result<Stage, VulkanError> {
+        let tensors = &self.model.layers()[index];
+        self.norm(&tensors.attention_norm, None, self.stored_for_attention(tensors))
+    }
+
+    /// A norm that does what `flags` say.
+    fn norm(
         &mut self,
         weight: &TensorInfo,
         post: Option<&TensorInfo>,
+        flags: u32,
     ) -> Result<Stage, VulkanError> {
         let weight = self.constant("a norm's weight", &self.model.floats(weight))?;
         let post = match post {
@@ -73,13 +82,25 @@ impl Build<'_> {
         if self.reads() == Reads::Texels {
             bindings.push((8, self.floats(&buffers.residual)));
         }
-        self.stage(Kernel::Norm(self.reads()), vec![(0, self.lanes())], &bindings)
+        self.stage(Kernel::Norm(self.reads()), vec![(0, self.lanes()), (1, flags)], &bindings)
     }
 
-    fn activate(&mut self, source: &Region) -> Result<Stage, VulkanError> {
+    /// Stores a source's values as activations, as `flags` say.
+    fn activate(&mut self, source: &Region, flags: u32) -> Result<Stage, VulkanError> {
         let mut bindings = vec![(0, self.floats(source))];
         bindings.extend(self.stored(1));
-        self.stage(Kernel::Activate(self.reads()), vec![(0, self.lanes())], &bindings)
+        self.stage(Kernel::Activate(self.reads()), vec![(0, self.lanes()), (1, flags)], &bindings)
+    }
+
+    /// Which kinds of activations a matrix of `tensors` reads, as flags of the kernels that store them.
+    fn stored_for(&self, tensors: &[&TensorInfo], precision: Precision) -> u32 {
+        let kind =
+            |tensor: &&TensorInfo| input_kind(self.shape.pack, Storage::of(tensor.tensor_type()), precision);
+        tensors.iter().map(kind).fold(0, |flags, kind| flags | store_flag(kind))
+    }
+
+    fn stored_for_attention(&self, tensors: &LayerTensors) -> u32 {
+        self.stored_for(&joint(tensors), self.options.precision)
     }
 
     /// By what the pack's kernels read values.
@@ -153,29 +174,46 @@ impl Build<'_> {
         let values = self.group.region("the values of a layer", bytes, Home::Device)?;
         let rope_append = self.rope_append(tensors, description, &keys, &values)?;
         let attention = self.attention(&keys, &values)?;
-        let next = if index + 1 < range.end() as usize {
-            model.layers()[index + 1].attention_norm.clone()
-        } else {
-            model.tensors().output_norm.clone()
-        };
+        let precision = self.options.precision;
         let post_attention = tensors.post_attention_norm.as_ref();
         let post_feed_forward = tensors.post_feed_forward_norm.as_ref();
+        let delta = if post_attention.is_some() { ADD_DELTA | NORM_DELTA } else { ADD_DELTA };
+        // After the last layer, the head's own norm takes the output in, for the wanted rows only.
+        let following = model.layers().get(index + 1);
+        let (next, next_flags) = match following {
+            Some(next) if index + 1 < range.end() as usize => {
+                (&next.attention_norm, self.stored_for_attention(next))
+            }
+            Some(next) => (&next.attention_norm, 0),
+            None => {
+                let head = self.stored_for(&[&model.tensors().output], precision);
+                (&model.tensors().output_norm, USE_ROW_MAP | head)
+            }
+        };
+        let gate = match self.shape.activation {
+            Activation::Silu => GATE_SILU,
+            Activation::GeluTanh => GATE_GELU,
+        };
+        let output = [&tensors.attention_output];
+        let output_stored = self.stored_for(&output, self.output_precision());
+        let gate_up = [&tensors.gate, &tensors.up];
+        let gate_up_stored = self.stored_for(&gate_up, precision);
+        let down_stored = self.stored_for(&[&tensors.down], precision);
         Ok(Layer {
-            qkv: self.matrix(&[&tensors.query, &tensors.key, &tensors.value], &buffers.joint)?,
+            qkv: self.matrix(&joint(tensors), &buffers.joint)?,
             rope_append,
             attention,
-            store_attended: self.activate(&buffers.attended)?,
-            output: self.matrix_with(
-                self.output_precision(),
-                &[&tensors.attention_output],
-                &buffers.delta,
+            store_attended: self.activate(&buffers.attended, output_stored)?,
+            output: self.matrix_with(self.output_precision(), &output, &buffers.delta)?,
+            feed_forward_norm: self.norm(
+                &tensors.feed_forward_norm,
+                post_attention,
+                delta | gate_up_stored,
             )?,
-            feed_forward_norm: self.norm(&tensors.feed_forward_norm, post_attention)?,
-            gate_up: self.matrix(&[&tensors.gate, &tensors.up], &buffers.joint)?,
-            store_gated: self.activate(&buffers.joint)?,
+            gate_up: self.matrix(&gate_up, &buffers.joint)?,
+            store_gated: self.activate(&buffers.joint, gate | down_stored)?,
             down: self.matrix(&[&tensors.down], &buffers.delta)?,
-            next_norm: self.norm(&next, post_feed_forward)?,
-            post_norms: post_attention.is_some(),
+            next_norm: self.norm(next, post_feed_forward, delta | next_flags)?,
             keys,
             values,
         })
@@ -231,7 +269,7 @@ impl Build<'_> {
                     (7, Bound::Storage(cache.clone())),
                     (9, Bound::Storage(buffers.lengths.clone())),
                 ];
-                let constants = vec![(1, width), (2, part), (3, flags)];
+                let constants = vec![(1, width), (2, part), (3, flags), (4, rotated as u32)];
                 self.stage(Kernel::RopeAppendCpu(kind), constants, &bindings)
             };
             return Ok(RopeAppend::Parts([part(0, keys)?, part(1, keys)?, part(2, values)?]));
@@ -280,6 +318,11 @@ impl Build<'_> {
         };
         Ok(Attention::ByTiles { single: of_rows(1)?, whole: of_rows(tile_rows)? })
     }
+}
+
+/// The tensors of a layer's first matrix.
+fn joint(tensors: &LayerTensors) -> [&TensorInfo; 3] {
+    [&tensors.query, &tensors.key, &tensors.value]
 }
 
 /// Whether attention runs by the texel kernel: the `cpu` pack, and heads of whole chunks of 64.

@@ -141,7 +141,6 @@ pub(super) struct Layer {
     pub(super) down: Matrix,
     /// Adds the feed-forward's output and normalises for what comes next, or only adds.
     pub(super) next_norm: Stage,
-    pub(super) post_norms: bool,
 }
 
 /// Who computes a layer's attention.
@@ -164,7 +163,6 @@ pub(super) enum RopeAppend {
 #[repr(C)]
 pub(super) struct NormPush {
     pub(super) width: u32,
-    pub(super) flags: u32,
     pub(super) epsilon: f32,
     pub(super) map_offset: u32,
 }
@@ -175,21 +173,20 @@ pub(super) const STORE_INT16: u32 = 64;
 pub(super) const ADD_DELTA: u32 = 4;
 pub(super) const NORM_DELTA: u32 = 8;
 pub(super) const USE_ROW_MAP: u32 = 16;
+pub(super) const GATE_SILU: u32 = 4;
+pub(super) const GATE_GELU: u32 = 8;
 
 pub(super) const ADD_BIAS: u32 = 1;
 pub(super) const NORM_HEADS: u32 = 2;
 pub(super) const ROTATE_PAIRS: u32 = 4;
 
-/// Which kinds of activations `matrix` reads, as flags of the kernels that store them.
-pub(super) fn store_flags(matrix: &Matrix) -> u32 {
-    matrix.inputs().fold(0, |flags, input| {
-        flags
-            | match input {
-                InputKind::Int8 => STORE_INT8,
-                InputKind::Int16 => STORE_INT16,
-                InputKind::Float => STORE_FLOAT,
-            }
-    })
+/// A kind of activations as a flag of the kernels that store them.
+pub(super) fn store_flag(input: InputKind) -> u32 {
+    match input {
+        InputKind::Int8 => STORE_INT8,
+        InputKind::Int16 => STORE_INT16,
+        InputKind::Float => STORE_FLOAT,
+    }
 }
 
 impl Forward {
@@ -220,7 +217,7 @@ impl Forward {
             shape: &shape,
             buffers: &buffers,
         };
-        let first_norm = build.norm(&model.layers()[range.start() as usize].attention_norm, None)?;
+        let first_norm = build.first_norm(range.start() as usize)?;
         // With one layer and the head nearly all kernels are known. They are compiled before most of the weights
         // are in memory, so that what compiling takes for a while adds nothing to the most that is ever taken.
         let (first, others) = (range.layers().start, range.layers().skip(1));
@@ -288,11 +285,6 @@ pub(super) fn whole(model: &Model) -> LayerRange {
 }
 
 impl Layer {
-    /// Flags of the norms that take this layer's outputs in.
-    pub(super) fn delta_flags(&self) -> u32 {
-        if self.post_norms { ADD_DELTA | NORM_DELTA } else { ADD_DELTA }
-    }
-
     /// Copies one page to another.
     pub(super) fn copy_page(
         &self,

@@ -1,13 +1,9 @@
 //! Recording a step: the order of its kernels, and what is passed to each.
 
 use super::build::attention_queries;
-use super::forward::{
-    Attention, Forward, Layer, NormPush, RopeAppend, STORE_FLOAT, STORE_INT8, STORE_INT16, USE_ROW_MAP,
-    store_flags,
-};
+use super::forward::{Attention, Forward, Layer, NormPush, RopeAppend};
 use super::group::{Along, GroupRecorder, Stage};
 use super::matrix::Matrix;
-use crate::model::Activation;
 use vulkano::buffer::BufferContents;
 
 #[derive(Clone, Copy, BufferContents)]
@@ -27,7 +23,6 @@ struct RopePush {
 struct RopePartPush {
     heads: u32,
     kv_heads: u32,
-    rotated: u32,
     epsilon: f32,
     query_scale: f32,
     angles_offset: u32,
@@ -56,11 +51,7 @@ struct ActivatePush {
     width: u32,
     stride: u32,
     up_offset: u32,
-    flags: u32,
 }
-
-pub(super) const GATE_SILU: u32 = 4;
-pub(super) const GATE_GELU: u32 = 8;
 
 impl Forward {
     /// Where the angles of rope `index` begin, in pairs.
@@ -74,26 +65,24 @@ impl Forward {
         for (index, layer) in self.layers.iter().enumerate() {
             self.record_attention(recorder, index, rows, tiles);
             self.record_feed_forward(recorder, layer, rows);
-            let next = self.layers.get(index + 1);
             // After the last layer, the head's own norm takes the output in, for the wanted rows only.
-            if next.is_some() || self.head.is_none() {
-                let store = next.map_or(0, |next| store_flags(&next.qkv));
-                let push = self.norm_push(layer.delta_flags() | store);
+            if index + 1 < self.layers.len() || self.head.is_none() {
                 recorder.stage("norm");
-                recorder.dispatch(&layer.next_norm, push, [rows, 1], Along::X);
+                recorder.dispatch(&layer.next_norm, self.norm_push(0), [rows, 1], Along::X);
                 recorder.barrier();
             }
         }
     }
 
     pub(super) fn record_first_norm(&self, recorder: &mut GroupRecorder<'_>, rows: usize) {
-        let push = self.norm_push(store_flags(&self.layers[0].qkv));
         recorder.stage("norm");
-        recorder.dispatch(&self.first_norm, push, [rows, 1], Along::X);
+        recorder.dispatch(&self.first_norm, self.norm_push(0), [rows, 1], Along::X);
     }
 
-    fn norm_push(&self, flags: u32) -> NormPush {
-        NormPush { width: self.shape.hidden as u32, flags, epsilon: self.shape.epsilon, map_offset: 0 }
+    /// What a norm is told that uses the row map from `map_offset` on, if it does.
+    fn norm_push(&self, map_offset: usize) -> NormPush {
+        let map_offset = map_offset as u32;
+        NormPush { width: self.shape.hidden as u32, epsilon: self.shape.epsilon, map_offset }
     }
 
     fn record_attention(&self, recorder: &mut GroupRecorder<'_>, index: usize, rows: usize, tiles: usize) {
@@ -106,7 +95,7 @@ impl Forward {
         self.record_attending(recorder, index, rows, tiles);
         recorder.barrier();
         let width = self.shape.attended_width() as u32;
-        let push = ActivatePush { width, stride: width, up_offset: 0, flags: store_flags(&layer.output) };
+        let push = ActivatePush { width, stride: width, up_offset: 0 };
         self.activate(recorder, &layer.store_attended, push, rows);
         recorder.barrier();
         recorder.stage("matmul: attention output");
@@ -140,7 +129,6 @@ impl Forward {
                 let push = RopePartPush {
                     heads,
                     kv_heads,
-                    rotated,
                     epsilon: shape.epsilon,
                     query_scale: shape.attention_scale,
                     angles_offset,
@@ -183,9 +171,8 @@ impl Forward {
     }
 
     fn record_feed_forward(&self, recorder: &mut GroupRecorder<'_>, layer: &Layer, rows: usize) {
-        let push = self.norm_push(layer.delta_flags() | store_flags(&layer.gate_up));
         recorder.stage("norm");
-        recorder.dispatch(&layer.feed_forward_norm, push, [rows, 1], Along::X);
+        recorder.dispatch(&layer.feed_forward_norm, self.norm_push(0), [rows, 1], Along::X);
         recorder.barrier();
         recorder.stage("matmul: gate, up");
         layer.gate_up.multiply(recorder, rows);
@@ -199,21 +186,12 @@ impl Forward {
 
     /// The feed-forward's activation.
     pub(super) fn record_gate(&self, recorder: &mut GroupRecorder<'_>, layer: &Layer, rows: usize) {
-        let gate = match self.shape.activation {
-            Activation::Silu => GATE_SILU,
-            Activation::GeluTanh => GATE_GELU,
-        };
         let width = self.shape.feed_forward as u32;
-        let flags = gate | store_flags(&layer.down);
-        let push = ActivatePush { width, stride: 2 * width, up_offset: width, flags };
+        let push = ActivatePush { width, stride: 2 * width, up_offset: width };
         self.activate(recorder, &layer.store_gated, push, rows);
     }
 
     fn activate(&self, recorder: &mut GroupRecorder<'_>, stage: &Stage, push: ActivatePush, rows: usize) {
-        debug_assert!(
-            push.flags & (STORE_INT8 | STORE_INT16 | STORE_FLOAT) != 0,
-            "some activations are stored"
-        );
         let blocks = (push.width as usize).div_ceil(lavalane_shaders::BLOCK);
         let grid = [blocks.div_ceil(self.group.first().lanes()), rows];
         recorder.stage("activation");
@@ -229,10 +207,8 @@ impl Forward {
         count: usize,
     ) {
         let last = self.layers.last().expect("a range has layers");
-        let flags = last.delta_flags() | USE_ROW_MAP | store_flags(head);
-        let push = NormPush { map_offset: from as u32, ..self.norm_push(flags) };
         recorder.stage("norm");
-        recorder.dispatch(&last.next_norm, push, [count, 1], Along::X);
+        recorder.dispatch(&last.next_norm, self.norm_push(from), [count, 1], Along::X);
         recorder.barrier();
         recorder.stage("matmul: head");
         head.multiply(recorder, count);

@@ -7,6 +7,10 @@
 #include "activations.glsl"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LANES = 8u;
+layout(constant_id = 1) const uint FLAGS = 0u; // constant, because software drivers run both sides of what is not
+#define GATE_SILU 4u
+#define GATE_GELU 8u
+#define GATE (GATE_SILU | GATE_GELU)
 
 #if TEXELS
 layout(set = 0, binding = 0) uniform samplerBuffer source_texels;         // [row][stride / 4]
@@ -23,12 +27,9 @@ layout(push_constant) uniform Push {
     uint width;     // values of a row that are stored
     uint stride;    // from one row of the source to the next
     uint up_offset; // from a gate value to its up value
-    uint flags;
     uint base_x; // the first workgroup of this member's share
     uint base_y;
 } push;
-#define GATE_SILU 4u
-#define GATE_GELU 8u
 
 #include "store_activations.glsl"
 
@@ -46,23 +47,25 @@ vec4 gelu(vec4 x) {
     return result;
 }
 
+#define FOR_QUADS [[unroll]] for (uint i = 0u; i < 8u; i++)
+
 void main() {
     uint blocks = (push.width + 31u) / 32u;
     uint block = (gl_WorkGroupID.x + push.base_x) * LANES + gl_LocalInvocationID.x;
     uint row = gl_WorkGroupID.y + push.base_y;
     if (block >= blocks) return;
-    uint quads = push.width / 4u;
-    vec4 block_values[8];
-    [[unroll]] for (uint i = 0u; i < 8u; i++) {
-        uint quad = block * 8u + i;
-        uint at = row * (push.stride / 4u) + quad;
-        precise vec4 value = vec4(0.0);
-        if (quad < quads) {
-            value = SOURCE(at);
-            if ((push.flags & GATE_SILU) != 0u) value = silu(value) * SOURCE(at + push.up_offset / 4u);
-            if ((push.flags & GATE_GELU) != 0u) value = gelu(value) * SOURCE(at + push.up_offset / 4u);
-        }
-        block_values[i] = value;
+    // Where the row ends within the block, its last quad takes the place of those that do not count. All is read before
+    // anything is computed: a read is a call in software drivers, and what is at work by then is put aside.
+    const uint quads = push.width / 4u;
+    const uint base = row * (push.stride / 4u);
+    vec4 values[8], ups[8];
+    FOR_QUADS values[i] = SOURCE(base + min(block * 8u + i, quads - 1u));
+    if ((FLAGS & GATE) != 0u) FOR_QUADS ups[i] = SOURCE(base + push.up_offset / 4u + min(block * 8u + i, quads - 1u));
+    FOR_QUADS {
+        precise vec4 value = values[i];
+        if ((FLAGS & GATE_SILU) != 0u) value = silu(value) * ups[i];
+        if ((FLAGS & GATE_GELU) != 0u) value = gelu(value) * ups[i];
+        values[i] = block * 8u + i < quads ? value : vec4(0.0);
     }
-    store_block(push.flags, row, blocks, block, block_values);
+    store_block(FLAGS, row, blocks, block, values);
 }

@@ -13,6 +13,10 @@
 #include "activations.glsl"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LANES = 8u;
+layout(constant_id = 1) const uint FLAGS = 0u; // constant, because software drivers run both sides of what is not
+#define ADD_DELTA 4u
+#define NORM_DELTA 8u
+#define USE_ROW_MAP 16u
 
 layout(set = 0, binding = 0) buffer Residual { vec4 residual[]; };           // [row][width / 4]
 #if TEXELS
@@ -40,15 +44,11 @@ layout(set = 0, binding = 7) readonly buffer RowMap { uint row_map[]; };     // 
 
 layout(push_constant) uniform Push {
     uint width;
-    uint flags;
     float epsilon;
     uint map_offset;
     uint base_x; // the first workgroup of this member's share
     uint base_y;
 } push;
-#define ADD_DELTA 4u
-#define NORM_DELTA 8u
-#define USE_ROW_MAP 16u
 
 #include "store_activations.glsl"
 
@@ -76,18 +76,14 @@ float sum_over_lanes(float partial) {
 }
 #endif
 
+uint quads; // of a row
+uint base;  // of the row's first
 float delta_scale;
 
-// Four values of the row with the delta in.
-vec4 sum_at(uint base, uint quad) {
-    precise vec4 value = RESIDUAL(base + quad);
-    if ((push.flags & ADD_DELTA) != 0u) {
-        precise vec4 added = DELTA(base + quad);
-        if ((push.flags & NORM_DELTA) != 0u) added = added * delta_scale * POST_WEIGHT(quad);
-        value += added;
-    }
-    return value;
-}
+// Quads of a block: where the row ends within it, its last quad takes their place, and does not count.
+#define FOR_QUADS [[unroll]] for (uint i = 0u; i < 8u; i++)
+uint place(uint block, uint i) { return min(block * 8u + i, quads - 1u); }
+bool counts(uint block, uint i) { return block * 8u + i < quads; }
 
 float add_squares(float sum, vec4 value) {
     precise float squares = sum;
@@ -98,46 +94,76 @@ float add_squares(float sum, vec4 value) {
     return squares;
 }
 
-void main() {
-    uint lane = gl_LocalInvocationID.x;
-    uint row = gl_WorkGroupID.x + push.base_x;
-    uint source = (push.flags & USE_ROW_MAP) != 0u ? row_map[push.map_offset + row] : row;
-    uint quads = push.width / 4u;
-    uint base = source * quads;
-    uint blocks = (quads + 7u) / 8u;
+float add_block(float sum, uint block, vec4 values[8]) {
+    FOR_QUADS sum = add_squares(sum, counts(block, i) ? values[i] : vec4(0.0));
+    return sum;
+}
 
-    delta_scale = 1.0;
-    if ((push.flags & NORM_DELTA) != 0u) {
-        precise float squares = 0.0;
-        for (uint block = lane; block < blocks; block += LANES) {
-            uint end = min(block * 8u + 8u, quads);
-            for (uint quad = block * 8u; quad < end; quad++) squares = add_squares(squares, DELTA(base + quad));
-        }
-        precise float mean = sum_over_lanes(squares) / float(push.width);
-        precise float its_scale = 1.0 / sqrt(mean + push.epsilon);
-        delta_scale = its_scale;
+// A block of the row with the delta in. All is read before anything is computed: a read is a call in software drivers,
+// and what is at work by then is put aside.
+void read_sums(uint block, out vec4 sums[8]) {
+    vec4 added[8], post_weights[8];
+    FOR_QUADS sums[i] = RESIDUAL(base + place(block, i));
+    if ((FLAGS & ADD_DELTA) == 0u) return;
+    FOR_QUADS added[i] = DELTA(base + place(block, i));
+    if ((FLAGS & NORM_DELTA) != 0u) FOR_QUADS post_weights[i] = POST_WEIGHT(place(block, i));
+    FOR_QUADS {
+        precise vec4 delta = added[i];
+        if ((FLAGS & NORM_DELTA) != 0u) delta = delta * delta_scale * post_weights[i];
+        precise vec4 sum = sums[i] + delta;
+        sums[i] = sum;
     }
+}
 
-    precise float squares = 0.0;
-    for (uint block = lane; block < blocks; block += LANES) {
-        uint end = min(block * 8u + 8u, quads);
-        for (uint quad = block * 8u; quad < end; quad++) squares = add_squares(squares, sum_at(base, quad));
-    }
+float scale_of(float squares) {
     precise float mean = sum_over_lanes(squares) / float(push.width);
     precise float scale = 1.0 / sqrt(mean + push.epsilon);
+    return scale;
+}
 
-    for (uint block = lane; block < blocks; block += LANES) {
-        vec4 block_values[8];
-        [[unroll]] for (uint i = 0u; i < 8u; i++) {
-            uint quad = block * 8u + i;
-            precise vec4 value = vec4(0.0);
-            if (quad < quads) {
-                value = sum_at(base, quad);
-                if ((push.flags & ADD_DELTA) != 0u) residual[base + quad] = value;
-                value = value * scale * WEIGHT(quad);
-            }
-            block_values[i] = value;
-        }
-        store_block(push.flags, row, blocks, block, block_values);
+void main() {
+    const uint lane = gl_LocalInvocationID.x;
+    const uint row = gl_WorkGroupID.x + push.base_x;
+    const uint source = (FLAGS & USE_ROW_MAP) != 0u ? row_map[push.map_offset + row] : row;
+    quads = push.width / 4u;
+    base = source * quads;
+    const uint blocks = (quads + 7u) / 8u;
+
+    // Software drivers run a loop's body once more for nothing where its test comes first; so a lane without a block
+    // takes one that does not count.
+    if ((FLAGS & NORM_DELTA) != 0u) {
+        float squares = 0.0;
+        uint block = lane;
+        do {
+            vec4 deltas[8];
+            FOR_QUADS deltas[i] = DELTA(base + place(block, i));
+            squares = add_block(squares, block, deltas);
+            block += LANES;
+        } while (block < blocks);
+        delta_scale = scale_of(squares);
     }
+
+    float squares = 0.0;
+    uint block = lane;
+    do {
+        vec4 sums[8];
+        read_sums(block, sums);
+        squares = add_block(squares, block, sums);
+        block += LANES;
+    } while (block < blocks);
+    const float scale = scale_of(squares);
+
+    block = lane;
+    do {
+        vec4 sums[8], weights[8];
+        read_sums(block, sums);
+        FOR_QUADS weights[i] = WEIGHT(place(block, i));
+        if ((FLAGS & ADD_DELTA) != 0u) FOR_QUADS if (counts(block, i)) residual[base + block * 8u + i] = sums[i];
+        FOR_QUADS {
+            precise vec4 value = sums[i] * scale * weights[i];
+            sums[i] = counts(block, i) ? value : vec4(0.0);
+        }
+        if (block < blocks) store_block(FLAGS, row, blocks, block, sums);
+        block += LANES;
+    } while (block < blocks);
 }

@@ -11,6 +11,7 @@ layout(local_size_x = 8) in; // one subgroup of 8; the host checks it
 layout(constant_id = 1) const int HEAD_WIDTH = 64; // a multiple of 8
 layout(constant_id = 2) const int PART = 0;        // 0 queries, 1 keys, 2 values
 layout(constant_id = 3) const int FLAGS = 0;
+layout(constant_id = 4) const int ROTATED = 64;    // how many of a query's or key's values are rotated; a multiple of 8
 #define QUERIES 0
 #define KEYS 1
 #define VALUES 2
@@ -36,7 +37,6 @@ layout(set = 0, binding = 9) writeonly buffer Lengths { uint lengths[]; };
 layout(push_constant) uniform Push {
     uint heads;
     uint kv_heads;
-    uint rotated;        // how many of a head's values are rotated; a multiple of 8
     float epsilon;
     float query_scale;   // queries are scaled by it, after the rotation
     uint angles_offset;  // this layer's angles in the buffer, in vec2; even
@@ -45,6 +45,11 @@ layout(push_constant) uniform Push {
 } push;
 
 const int QUADS = HEAD_WIDTH / 4;
+
+// A lane's share of quads `from` to `to`. The number of turns is known when the kernel is compiled, because software
+// drivers run the body of other loops once more for nothing.
+#define FOR_QUADS(quad, from, to) for (int quad = (from) + lane, turn = 0; turn < ((to) - (from) + LANES - 1) / LANES; turn++, quad += LANES) \
+    if (quad < (to))
 
 int source_at;   // of the head, in texels
 int bias_at;
@@ -84,7 +89,7 @@ void store(int quad, vec4 value) {
 
 // Cosines in x and z, sines in y and w, of pairs 2 * at and 2 * at + 1.
 vec4 angle(int at) {
-    return texelFetch(angles, int(push.angles_offset + row * (push.rotated / 2u)) / 2 + at);
+    return texelFetch(angles, (int(push.angles_offset) + row * (ROTATED / 2)) / 2 + at);
 }
 
 void main() {
@@ -97,7 +102,7 @@ void main() {
 
     if ((FLAGS & NORM_HEADS) != 0 && PART != VALUES) {
         precise float squares = 0.0;
-        for (int quad = lane; quad < QUADS; quad += LANES) {
+        FOR_QUADS(quad, 0, QUADS) {
             vec4 value = biased(quad);
             squares += value.x * value.x;
             squares += value.y * value.y;
@@ -123,9 +128,9 @@ void main() {
         }
     }
 
-    const int rotated_quads = PART == VALUES ? 0 : int(push.rotated) / 4;
+    const int rotated_quads = PART == VALUES ? 0 : ROTATED / 4;
     if ((FLAGS & ROTATE_PAIRS) != 0) {
-        for (int quad = lane; quad < rotated_quads; quad += LANES) {
+        FOR_QUADS(quad, 0, rotated_quads) {
             vec4 value = normalised(quad), turn = angle(quad);
             precise vec4 result = vec4(
                 value.x * turn.x - value.y * turn.y, value.x * turn.y + value.y * turn.x,
@@ -133,7 +138,7 @@ void main() {
             store(quad, result);
         }
     } else if (PART != VALUES) {
-        for (int quad = lane; quad < rotated_quads / 2; quad += LANES) {
+        FOR_QUADS(quad, 0, rotated_quads / 2) {
             vec4 first = normalised(quad), second = normalised(quad + rotated_quads / 2);
             vec4 low = angle(quad * 2), high = angle(quad * 2 + 1);
             vec4 cosine = vec4(low.xz, high.xz), sine = vec4(low.yw, high.yw);
@@ -143,5 +148,5 @@ void main() {
             store(quad + rotated_quads / 2, turned_second);
         }
     }
-    for (int quad = rotated_quads + lane; quad < QUADS; quad += LANES) store(quad, normalised(quad));
+    FOR_QUADS(quad, rotated_quads, QUADS) store(quad, normalised(quad));
 }

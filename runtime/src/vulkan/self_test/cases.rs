@@ -6,7 +6,7 @@ use crate::quant::TensorType;
 use crate::vulkan::buffers::Home;
 use crate::vulkan::device::Pack;
 use crate::vulkan::error::VulkanError;
-use crate::vulkan::forward::{NormPush, Precision, STORE_FLOAT, store_flags};
+use crate::vulkan::forward::{NormPush, Precision, STORE_FLOAT, store_flag};
 use crate::vulkan::group::{Along, Bound, Group, GroupPipelines};
 use crate::vulkan::matrix::{Activations, Matrix, SLICES};
 use crate::vulkan::pace::Team;
@@ -96,17 +96,16 @@ impl Case<'_> {
         ];
         let lanes = self.group.first().lanes();
         let kernel = Kernel::Norm(self.pack().reads());
-        let kernel = Specialised { kernel, constants: vec![(0, lanes as u32)] };
-        let stage = self.group.stage(&mut pipelines, kernel, &bindings)?;
-
         let weights = Weights::new();
         let output = self.floats(&[f32::NAN; TILE_ROWS * 2 * MATRIX_ROWS])?;
         let precision = Precision::Default;
         let sources = weights.sources();
         let matrix =
             Matrix::new(self.group, &mut pipelines, &sources, WIDTH, precision, activations, &output)?;
-        let flags = store_flags(&matrix) | STORE_FLOAT;
-        let push = NormPush { width: WIDTH as u32, flags, epsilon: EPSILON, map_offset: 0 };
+        let flags = matrix.inputs().fold(STORE_FLOAT, |flags, input| flags | store_flag(input));
+        let kernel = Specialised { kernel, constants: vec![(0, lanes as u32), (1, flags)] };
+        let stage = self.group.stage(&mut pipelines, kernel, &bindings)?;
+        let push = NormPush { width: WIDTH as u32, epsilon: EPSILON, map_offset: 0 };
         let mut recorder = self.group.record(Team::All)?;
         recorder.dispatch(&stage, push, [TILE_ROWS, 1], Along::X);
         recorder.barrier();

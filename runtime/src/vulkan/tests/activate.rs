@@ -3,9 +3,8 @@
 use super::bench::{Bench, assert_near, check_codes, storage, take_values};
 use super::norm::activation_bits;
 use super::sources::Random;
-use crate::vulkan::forward::STORE_FLOAT;
+use crate::vulkan::forward::{GATE_GELU, GATE_SILU, STORE_FLOAT};
 use crate::vulkan::matrix::Activations;
-use crate::vulkan::record::{GATE_GELU, GATE_SILU};
 use lavalane_shaders::twins::activate::{gelu, silu};
 use lavalane_shaders::{BLOCK, Kernel};
 
@@ -23,10 +22,16 @@ fn run(bench: &mut Bench, rows: &[Vec<f32>], width: usize, flags: u32) -> Activa
     let stored = storage(&[codes.first(), scales.first(), values.first()]);
     bindings.extend(stored.into_iter().map(|(number, binding)| (number + 1, binding)));
     let flags = flags | bench.codes().flag | STORE_FLOAT;
-    let push = [width as u32, stride as u32, (stride - width) as u32, flags];
+    let push = [width as u32, stride as u32, (stride - width) as u32];
     let lanes = bench.member().lanes();
     let groups = [width.div_ceil(BLOCK).div_ceil(lanes), rows.len(), 1];
-    bench.dispatch(Kernel::Activate(bench.reads()), &[(0, lanes as u32)], &bindings, push, groups);
+    bench.dispatch(
+        Kernel::Activate(bench.reads()),
+        &[(0, lanes as u32), (1, flags)],
+        &bindings,
+        push,
+        groups,
+    );
     activations
 }
 

@@ -55,8 +55,8 @@ impl Case {
         ];
         let stored = storage(&[codes.first(), scales.first(), values.first()]);
         bindings.extend(stored.into_iter().map(|(number, binding)| (number + 4, binding)));
-        let push = [width as u32, flags, EPSILON.to_bits(), 1];
-        let constants = [(0, bench.member().lanes() as u32)];
+        let push = [width as u32, EPSILON.to_bits(), 1];
+        let constants = [(0, bench.member().lanes() as u32), (1, flags)];
         bench.dispatch(Kernel::Norm(bench.reads()), &constants, &bindings, push, [map.len(), 1, 1]);
         (residual, activations)
     }

@@ -120,8 +120,9 @@ impl Case {
                     (7, Binding::Storage(cached.clone())),
                     (9, Binding::Storage(lengths.clone())),
                 ];
-                let push = [sizes[0], sizes[1], sizes[2], floats[0], floats[1], 4];
-                let constants = [(1, self.width as u32), (2, part as u32), (3, self.flags)];
+                let push = [sizes[0], sizes[1], floats[0], floats[1], 4];
+                let constants =
+                    [(1, self.width as u32), (2, part as u32), (3, self.flags), (4, self.rotated as u32)];
                 let groups = [self.rows.len(), heads, 1];
                 bench.dispatch(Kernel::RopeAppendCpu(self.kind), &constants, &bindings, push, groups);
             }
