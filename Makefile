@@ -80,6 +80,12 @@ device-check-pack: setup ## Pack what checks a machine with a GPU into target/de
 device-check: device-check-pack ## Test the kernels on this machine's device, and measure 1B and 8B models on it (8 minutes at most)
 	target/device-check/device-check.sh target/device-check
 
+.PHONY: coopmat-kernels
+coopmat-kernels: setup ## Compile the kernels of cooperative matrices anew, with a compiler that takes 3 minutes to build
+	cd shaders/compiler && cargo build --locked --release --quiet
+	shaders/compiler/target/release/lavalane-shader-compiler shaders/src/kernels/matmul_coopmat.comp \
+		shaders/src/compiled/matmul_coopmat.spv
+
 .PHONY: fuzz
 fuzz: setup ## Run each fuzz target for FUZZ_SECONDS (600)
 	FUZZ_SECONDS='$(FUZZ_SECONDS)' scripts/fuzz.sh $(ARGS)

@@ -42,7 +42,7 @@ pub struct SettingsSource {
     /// Vulkan device: its number in `lavalane devices`, or a part of its name
     #[arg(short, long, env = "LAVALANE_DEVICE")]
     pub device: Option<String>,
-    /// Kernel pack instead of the device's own: cpu or subgroup
+    /// Kernel pack instead of the device's own: cpu, subgroup or coopmat
     #[arg(long, env = "LAVALANE_PACK")]
     pub pack: Option<String>,
     /// Members of the device group: instances of a software device, one core each [default: one per core
@@ -242,7 +242,7 @@ impl SettingsSource {
 
     fn engine_options(&self) -> Result<EngineOptions, SettingsError> {
         let pack = self.pack.as_deref().map(|name| {
-            let rule = || format!("must be cpu or subgroup, not {name:?}");
+            let rule = || format!("must be cpu, subgroup or coopmat, not {name:?}");
             Pack::from_name(name).ok_or_else(|| SettingsError::Invalid { name: "pack", rule: rule() })
         });
         let precision = match self.precise {

@@ -107,4 +107,6 @@ pub enum Kernel {
         /// Tokens per workgroup.
         tile: Tile,
     },
+    /// `matmul_coopmat.comp`, for int8 activations and any codes and scales, which constants tell
+    MatmulCoopmat,
 }

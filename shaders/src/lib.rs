@@ -4,6 +4,9 @@
 //! [`Kernel`] names them; [`load`] gives a kernel's module for a device. What a kernel reads
 //! and writes is said at the head of its GLSL file.
 
+#[cfg(test)]
+mod compiled;
+mod fingerprint;
 mod kernel;
 mod sources;
 mod table;
@@ -23,8 +26,18 @@ pub const TILE_ROWS: usize = 8;
 /// Values per block along K.
 pub const BLOCK: usize = 32;
 
-/// Row groups whose weights lie in one run of memory in the `cpu` pack, 2^BUNDLE_BITS of the kernels; the
-/// `subgroup` pack's workgroups take one group each, and keep each by itself.
+/// Output rows and tokens that a workgroup of the `coopmat` pack's matmul takes; ROWS and TOKENS in the kernel.
+pub const COOPMAT_TILE: usize = 32;
+
+/// Shared memory of a workgroup of that kernel with `slices` slices, in bytes: of each slice a block of codes and of
+/// scales, of weights and of activations, and the tile's sums.
+pub const fn coopmat_shared_bytes(slices: usize) -> usize {
+    let (code_row, scale_row) = ((BLOCK + 8) * 2, 4 * 4);
+    slices * 2 * COOPMAT_TILE * (code_row + scale_row) + COOPMAT_TILE * COOPMAT_TILE * 4
+}
+
+/// Row groups whose weights lie in one run of memory in the `cpu` pack, 2^BUNDLE_BITS of the kernels; other
+/// packs' workgroups take one group each, and keep each by itself.
 pub const CPU_BUNDLE: usize = 4;
 
 /// Row groups that one workgroup of a matmul kernel of the `cpu` pack takes; ROW_GROUPS in the kernels.

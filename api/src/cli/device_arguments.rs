@@ -31,6 +31,8 @@ pub enum PackName {
     Cpu,
     /// For any device
     Subgroup,
+    /// For devices with cooperative matrices
+    Coopmat,
 }
 
 /// A KV element type's name.
@@ -48,6 +50,7 @@ impl DeviceArguments {
         let pack = self.pack.map(|name| match name {
             PackName::Cpu => Pack::Cpu,
             PackName::Subgroup => Pack::Subgroup,
+            PackName::Coopmat => Pack::Coopmat,
         });
         DeviceChoice { device: self.device.clone(), pack, members: self.members }
     }

@@ -41,7 +41,7 @@ pub fn run(arguments: &DevicesArguments) -> Result<(), CommandError> {
         );
         match self_test(&device, device.pack) {
             Ok(time) => println!("    self-test: passed in {} ms", time.as_millis()),
-            Err(error) => println!("    self-test: {error}; the other pack is taken where it passes"),
+            Err(error) => println!("    self-test: {error}; another pack is taken where one passes"),
         }
         if device.index == taken.index {
             match &group {

@@ -67,7 +67,7 @@ impl Member {
         let allocation = properties.max_memory_allocation_size.unwrap_or(1 << 30);
         let of_kernels = match self.pack {
             Pack::Cpu => allocation.min(u64::from(properties.max_texel_buffer_elements) * 4),
-            Pack::Subgroup => allocation.min(u64::from(properties.max_storage_buffer_range)),
+            Pack::Subgroup | Pack::Coopmat => allocation.min(u64::from(properties.max_storage_buffer_range)),
         };
         of_kernels.min(self.buffer_bytes_limit)
     }

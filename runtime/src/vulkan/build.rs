@@ -153,7 +153,7 @@ impl Build<'_> {
     fn output_precision(&self) -> Precision {
         match self.shape.pack {
             Pack::Cpu => self.options.precision,
-            Pack::Subgroup => Precision::Precise,
+            Pack::Subgroup | Pack::Coopmat => Precision::Precise,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Finding devices, choosing one and the kernel pack for it, and opening it.
 
+use super::coopmat::{self, MatrixShape, matrix_shape};
 use super::error::VulkanError;
 use super::host_memory::IMPORT_ALIGNMENT;
 use lavalane_shaders::Reads;
@@ -8,7 +9,9 @@ use vulkano::VulkanLibrary;
 use vulkano::command_buffer::allocator::StandardCommandBufferAllocator;
 use vulkano::descriptor_set::allocator::StandardDescriptorSetAllocator;
 use vulkano::device::physical::{PhysicalDevice, PhysicalDeviceType};
-use vulkano::device::{Device, DeviceCreateInfo, DeviceExtensions, Queue, QueueCreateInfo, QueueFlags};
+use vulkano::device::{
+    Device, DeviceCreateInfo, DeviceExtensions, DeviceFeatures, Queue, QueueCreateInfo, QueueFlags,
+};
 use vulkano::instance::{Instance, InstanceCreateInfo};
 use vulkano::memory::MemoryPropertyFlags;
 use vulkano::memory::allocator::StandardMemoryAllocator;
@@ -25,14 +28,21 @@ pub enum Pack {
     Cpu,
     /// For any device: storage buffers and shared memory, no optional feature.
     Subgroup,
+    /// For devices with cooperative matrices: those multiply the codes of many rows; all else, and few rows, are
+    /// left to the kernels of `subgroup`, with the same bits.
+    Coopmat,
 }
 
 impl Pack {
+    /// Every pack.
+    pub const ALL: [Self; 3] = [Self::Cpu, Self::Subgroup, Self::Coopmat];
+
     /// The pack's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
             Self::Subgroup => "subgroup",
+            Self::Coopmat => "coopmat",
         }
     }
 
@@ -46,13 +56,13 @@ impl Pack {
     pub(crate) fn reads(self) -> Reads {
         match self {
             Self::Cpu => Reads::Texels,
-            Self::Subgroup => Reads::Storage,
+            Self::Subgroup | Self::Coopmat => Reads::Storage,
         }
     }
 
     /// The pack of that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Cpu, Self::Subgroup].into_iter().find(|pack| pack.name() == name)
+        Self::ALL.into_iter().find(|pack| pack.name() == name)
     }
 }
 
@@ -78,7 +88,7 @@ impl DeviceChoice {
 
     /// Whether the choice leaves room for a group of more than one member; the device may not.
     pub fn may_be_grouped(&self) -> bool {
-        self.members.is_none_or(|members| members > 1) && self.pack != Some(Pack::Subgroup)
+        self.members.is_none_or(|members| members > 1) && self.pack.is_none_or(|pack| pack == Pack::Cpu)
     }
 }
 
@@ -114,6 +124,8 @@ pub(crate) struct Member {
     pub(crate) sets: Arc<StandardDescriptorSetAllocator>,
     pub(crate) report: DeviceReport,
     pub(crate) pack: Pack,
+    /// The matrices that the `coopmat` pack multiplies by; no other pack has any.
+    pub(crate) matrix_shape: Option<MatrixShape>,
     /// The largest buffer that kernels are given, below the device's own limit; tests lower it.
     pub(crate) buffer_bytes_limit: u64,
 }
@@ -157,13 +169,7 @@ fn report(index: usize, device: &PhysicalDevice) -> DeviceReport {
     let local = device.memory_properties().memory_types.iter();
     let local = local.filter(|kind| kind.property_flags.intersects(MemoryPropertyFlags::DEVICE_LOCAL));
     let memory_bytes = local.map(|kind| heaps[kind.heap_index as usize].size).max().unwrap_or(0);
-    let (pack, pack_reason) = match cpu_pack_obstacle(device) {
-        _ if properties.device_type != PhysicalDeviceType::Cpu => {
-            (Pack::Subgroup, "it is no software device".to_owned())
-        }
-        None => (Pack::Cpu, "it is a software device with subgroups of 8".to_owned()),
-        Some(obstacle) => (Pack::Subgroup, format!("the cpu pack does not fit: {obstacle}")),
-    };
+    let (pack, pack_reason) = own_pack(device);
     DeviceReport {
         index,
         name: properties.device_name.clone(),
@@ -178,6 +184,25 @@ fn report(index: usize, device: &PhysicalDevice) -> DeviceReport {
         storage_buffer_bytes_max: u64::from(properties.max_storage_buffer_range),
         pack,
         pack_reason,
+    }
+}
+
+/// The pack that a device gets, and why.
+fn own_pack(device: &PhysicalDevice) -> (Pack, String) {
+    if device.properties().device_type == PhysicalDeviceType::Cpu {
+        return match cpu_pack_obstacle(device) {
+            None => (Pack::Cpu, "it is a software device with subgroups of 8".to_owned()),
+            Some(obstacle) => (Pack::Subgroup, format!("the cpu pack does not fit: {obstacle}")),
+        };
+    }
+    match matrix_shape(device) {
+        Ok(MatrixShape { m, n, k }) => {
+            (Pack::Coopmat, format!("it multiplies cooperative matrices of {m} by {n} by {k}"))
+        }
+        Err(obstacle) => (
+            Pack::Subgroup,
+            format!("it is no software device, and the coopmat pack does not fit: {obstacle}"),
+        ),
     }
 }
 
@@ -232,19 +257,27 @@ impl Member {
         let physical = all[index].clone();
         let report = report(index, &physical);
         let pack = choice.pack.unwrap_or(report.pack);
+        let unsupported =
+            |reason| VulkanError::PackUnsupported { pack: pack.name(), device: report.name.clone(), reason };
         if pack == Pack::Cpu
             && let Some(reason) = cpu_pack_obstacle(&physical)
         {
-            return Err(VulkanError::PackUnsupported { pack: "cpu", device: report.name, reason });
+            return Err(unsupported(reason));
         }
+        let matrix_shape = match pack {
+            Pack::Coopmat => Some(matrix_shape(&physical).map_err(unsupported)?),
+            Pack::Cpu | Pack::Subgroup => None,
+        };
         let family = compute_family(&physical).expect("devices without a compute queue were left out");
-        let imports = ext_host_memory();
+        let mut extensions = ext_host_memory().intersection(physical.supported_extensions());
+        let mut features = DeviceFeatures::empty();
+        if matrix_shape.is_some() {
+            extensions.khr_cooperative_matrix = true;
+            features = coopmat::features(&physical);
+        }
         let info = DeviceCreateInfo {
-            enabled_extensions: if physical.supported_extensions().contains(&imports) {
-                imports
-            } else {
-                DeviceExtensions::empty()
-            },
+            enabled_extensions: extensions,
+            enabled_features: features,
             queue_create_infos: vec![QueueCreateInfo { queue_family_index: family, ..Default::default() }],
             ..Default::default()
         };
@@ -259,6 +292,7 @@ impl Member {
             queue,
             report,
             pack,
+            matrix_shape,
             buffer_bytes_limit: u64::MAX,
         })
     }
@@ -283,7 +317,7 @@ impl Member {
     pub(crate) fn lanes(&self) -> usize {
         match self.pack {
             Pack::Cpu => CPU_PACK_LANES as usize,
-            Pack::Subgroup => 32,
+            Pack::Subgroup | Pack::Coopmat => 32,
         }
     }
 }

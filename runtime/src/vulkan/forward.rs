@@ -29,7 +29,7 @@ const TILES_FROM: usize = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// Wherever weights are quantised, as codes with a scale per block of 32: int16 by the `cpu` pack, int8
-    /// by the `subgroup` pack.
+    /// by the others.
     #[default]
     Default,
     /// f32 everywhere.

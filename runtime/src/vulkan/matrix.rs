@@ -5,6 +5,7 @@
 //! than the device's buffers is split by rows.
 
 use super::buffers::Home;
+use super::coopmat::MatrixShape;
 use super::device::{Member, Pack};
 use super::error::VulkanError;
 use super::forward::Precision;
@@ -13,14 +14,19 @@ use super::host_memory::Draft;
 use super::pipelines::Specialised;
 use super::region::Region;
 use super::repack::{Layout, SourceRows, Storage};
-use lavalane_shaders::{BLOCK, CPU_BUNDLE, InputKind, Kernel, ScaleKind, TILE_ROWS, Tile, row_groups};
+use lavalane_shaders::{
+    BLOCK, COOPMAT_TILE, CPU_BUNDLE, CodeKind, InputKind, Kernel, ScaleKind, TILE_ROWS, Tile, row_groups,
+};
 use vulkano::buffer::BufferContents;
 use vulkano::format::Format;
 
 /// Tokens from which on the kernel for tiles of 8 is used.
 const EIGHT_FROM_TOKENS: usize = 3;
 
-/// K slices of the `subgroup` pack's matmul: part of the pack's order of sums.
+/// Tokens from which on the kernel of cooperative matrices is used, where there is one.
+const COOPMAT_FROM_TOKENS: usize = TILE_ROWS + 1;
+
+/// K slices of the matmul of the packs `subgroup` and `coopmat`: part of their order of sums.
 pub(super) const SLICES: u32 = 4;
 
 /// Bytes of weights that are repacked before they are uploaded: what stays in a core's caches.
@@ -63,6 +69,8 @@ struct Part {
     one: (Stage, usize),
     /// The kernel for tiles of 8 tokens, and its workgroups over all rows.
     eight: (Stage, usize),
+    /// The kernel of cooperative matrices, where the pack has one for these weights.
+    coopmat: Option<(Stage, usize)>,
 }
 
 #[derive(Clone, Copy, BufferContents)]
@@ -81,7 +89,7 @@ pub(crate) fn input_kind(pack: Pack, storage: Storage, precision: Precision) -> 
     match pack {
         _ if precision == Precision::Precise || storage.is_float() => InputKind::Float,
         Pack::Cpu => InputKind::Int16,
-        Pack::Subgroup => InputKind::Int8,
+        Pack::Subgroup | Pack::Coopmat => InputKind::Int8,
     }
 }
 
@@ -89,7 +97,7 @@ pub(crate) fn input_kind(pack: Pack, storage: Storage, precision: Precision) -> 
 pub(super) fn layout(member: &Member) -> Layout {
     let bundle = match member.pack {
         Pack::Cpu => CPU_BUNDLE,
-        Pack::Subgroup => 1,
+        Pack::Subgroup | Pack::Coopmat => 1,
     };
     Layout { lanes: member.lanes(), bundle }
 }
@@ -144,11 +152,13 @@ impl Matrix {
                 stride: self.rows as u32,
                 offset: part.offset as u32,
             };
-            let eight = tokens >= EIGHT_FROM_TOKENS;
-            let (stage, groups) = if eight { &part.eight } else { &part.one };
-            let tiles = if eight { tokens.div_ceil(8) } else { tokens };
+            let ((stage, groups), tile) = match &part.coopmat {
+                Some(kernel) if tokens >= COOPMAT_FROM_TOKENS => (kernel, COOPMAT_TILE),
+                _ if tokens >= EIGHT_FROM_TOKENS => (&part.eight, TILE_ROWS),
+                _ => (&part.one, 1),
+            };
             // By rows of the matrix, so that each member reads its own share of the weights only.
-            recorder.dispatch(stage, push, [*groups, tiles], Along::X);
+            recorder.dispatch(stage, push, [*groups, tokens.div_ceil(tile)], Along::X);
         }
     }
 }
@@ -252,11 +262,19 @@ impl Part {
         let (one, eight) = (ready(Tile::One)?, ready(Tile::Eight)?);
         let per_workgroup = |tile| match member.pack {
             Pack::Cpu => row_groups(kind, tile),
-            Pack::Subgroup => 1,
+            Pack::Subgroup | Pack::Coopmat => 1,
         };
         let [one_groups, eight_groups] =
             [Tile::One, Tile::Eight].map(|tile| groups.div_ceil(per_workgroup(tile)));
-        Ok(Self { input: kind, rows, offset, one: (one, one_groups), eight: (eight, eight_groups) })
+        let coopmat = match (kind, coopmat_kernel(member, storage)) {
+            (InputKind::Int8, Some(kernel)) => {
+                let bindings = bindings(member.pack, storage, kind, Tile::Eight, &weights, input, output);
+                Some((group.stage(pipelines, kernel, &bindings)?, groups))
+            }
+            _ => None,
+        };
+        let (one, eight) = ((one, one_groups), (eight, eight_groups));
+        Ok(Self { input: kind, rows, offset, one, eight, coopmat })
     }
 }
 
@@ -268,11 +286,29 @@ fn kernel(member: &Member, storage: Storage, input: InputKind, tile: Tile) -> Sp
             kernel: Kernel::MatmulCpu { input, codes, scales, tile },
             constants: vec![(0, lanes)],
         },
-        Pack::Subgroup => Specialised {
+        Pack::Subgroup | Pack::Coopmat => Specialised {
             kernel: Kernel::MatmulSubgroup { input, codes, scales, tile },
             constants: vec![(0, lanes), (1, SLICES)],
         },
     }
+}
+
+/// The kernel of cooperative matrices for quantised weights, where the pack has one.
+fn coopmat_kernel(member: &Member, storage: Storage) -> Option<Specialised> {
+    let MatrixShape { m, n, k } = member.matrix_shape?;
+    let codes = match storage.codes {
+        CodeKind::Nibbles => 0,
+        CodeKind::Bytes => 1,
+        CodeKind::Float16 | CodeKind::BFloat16 | CodeKind::Float32 => return None,
+    };
+    let scales = match storage.scales {
+        ScaleKind::Half => 0,
+        ScaleKind::Float => 1,
+        ScaleKind::FloatPer16 => 2,
+    };
+    let threads = SLICES * member.report.subgroup_size;
+    let constants = vec![(0, threads), (1, SLICES), (2, m), (3, n), (4, k), (5, codes), (6, scales)];
+    Some(Specialised { kernel: Kernel::MatmulCoopmat, constants })
 }
 
 fn bindings(
@@ -286,7 +322,7 @@ fn bindings(
 ) -> Vec<(u32, Bound)> {
     let mut bindings = vec![(4, Bound::Storage(output.clone()))];
     match pack {
-        Pack::Subgroup => {
+        Pack::Subgroup | Pack::Coopmat => {
             bindings.push((0, Bound::Storage(weights.codes.clone())));
             bindings.extend(weights.scales.clone().map(|scales| (1, Bound::Storage(scales))));
             match input_kind {

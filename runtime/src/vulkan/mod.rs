@@ -9,6 +9,7 @@
 mod buffers;
 mod build;
 mod ceilings;
+mod coopmat;
 mod device;
 mod error;
 mod forward;

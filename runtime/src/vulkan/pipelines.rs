@@ -1,5 +1,6 @@
 //! Pipelines and descriptor sets: a kernel, specialised and made ready for one member.
 
+use super::coopmat;
 use super::device::Member;
 use super::error::VulkanError;
 use lavalane_shaders::Kernel;
@@ -57,7 +58,10 @@ impl Prepared {
             .specialize(constants)
             .map_err(|error| VulkanError::driver("specialising a kernel", error))?;
         let main = module.entry_point("main").expect("kernels have a main");
-        let stage = PipelineShaderStageCreateInfo::new(main);
+        let mut stage = PipelineShaderStageCreateInfo::new(main);
+        if what.kernel == Kernel::MatmulCoopmat {
+            stage.required_subgroup_size = coopmat::required_subgroup_size(member);
+        }
         let layout = PipelineDescriptorSetLayoutCreateInfo::from_stages([&stage])
             .into_pipeline_layout_create_info(device.clone())
             .map_err(|error| VulkanError::driver("the pipeline layout", error.error))?;

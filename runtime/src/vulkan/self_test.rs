@@ -34,7 +34,7 @@ pub(super) enum Tested {
 }
 
 /// Opens the chosen device with the first pack that passes: the one asked for, or the device's own and then
-/// the other.
+/// those that stand in for it.
 ///
 /// # Errors
 /// As of [`Member::open`]; [`VulkanError::SelfTest`] where no pack passes.
@@ -44,6 +44,7 @@ pub(super) fn open_tested(
     alter: Alter<'_>,
 ) -> Result<Member, VulkanError> {
     let mut failures: Vec<String> = Vec::new();
+    let mut failed: Vec<Pack> = Vec::new();
     let mut wanted = choice.pack;
     loop {
         let opened = Member::open(&DeviceChoice { pack: wanted, ..choice.clone() });
@@ -61,21 +62,28 @@ pub(super) fn open_tested(
         let group = Group::single(member);
         let Err(failure) = check(&group, alter) else {
             member = group.into_first();
-            if let [failure] = failures.as_slice() {
+            if !failures.is_empty() {
                 member.report.pack = pack;
-                member.report.pack_reason = format!("the other failed its self-test: {failure}");
+                member.report.pack_reason = format!("another failed its self-test: {}", failures.join("; "));
             }
             return Ok(member);
         };
         tracing::warn!("the {} kernel pack failed its self-test on {device}: {failure}", pack.name());
         failures.push(format!("the {} pack: {failure}", pack.name()));
-        if choice.pack.is_some() || failures.len() > 1 {
+        failed.push(pack);
+        let next = stand_in(pack);
+        if choice.pack.is_some() || failed.contains(&next) {
             return Err(VulkanError::SelfTest { device, failures: failures.join("; ") });
         }
-        wanted = Some(match pack {
-            Pack::Cpu => Pack::Subgroup,
-            Pack::Subgroup => Pack::Cpu,
-        });
+        wanted = Some(next);
+    }
+}
+
+/// The pack that is tried where one fails.
+fn stand_in(pack: Pack) -> Pack {
+    match pack {
+        Pack::Cpu | Pack::Coopmat => Pack::Subgroup,
+        Pack::Subgroup => Pack::Cpu,
     }
 }
 
@@ -110,7 +118,7 @@ mod tests {
     fn every_pack_of_the_device_passes() {
         let own = open(&DeviceChoice::of_tests(), &[]).unwrap();
         assert_eq!(own.pack, own.report.pack);
-        for pack in [Pack::Cpu, Pack::Subgroup] {
+        for pack in Pack::ALL {
             match self_test(&own.report, pack) {
                 Ok(time) => println!("{}: {} ms", pack.name(), time.as_millis()),
                 Err(error @ VulkanError::PackUnsupported { .. }) => println!("skipped: {error}"),
@@ -120,16 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pack_whose_kernel_is_wrong_is_left_for_the_other() {
+    fn a_pack_whose_kernel_is_wrong_is_left_for_another() {
         let Ok(own) = Member::open(&DeviceChoice { pack: Some(Pack::Cpu), ..DeviceChoice::of_tests() })
         else {
             println!("skipped: the device runs one pack only");
             return;
         };
-        let (own, other) = match own.report.pack {
-            Pack::Cpu => (Pack::Cpu, Pack::Subgroup),
-            Pack::Subgroup => (Pack::Subgroup, Pack::Cpu),
-        };
+        let (own, other) = (own.report.pack, stand_in(own.report.pack));
         for kernel in ["norm", "matmul of codes by 8", "matmul of codes", "matmul of floats", "attention"] {
             let member = open(&DeviceChoice::of_tests(), &[(own, kernel)]).unwrap();
             assert_eq!((member.pack, member.report.pack), (other, other));
@@ -141,7 +146,7 @@ mod tests {
 
     #[test]
     fn without_a_pack_that_passes_there_is_an_error_with_all_failures() {
-        let broken = [(Pack::Cpu, "norm"), (Pack::Subgroup, "attention")];
+        let broken = [(Pack::Cpu, "norm"), (Pack::Subgroup, "attention"), (Pack::Coopmat, "norm")];
         let Err(VulkanError::SelfTest { failures, .. }) = open(&DeviceChoice::of_tests(), &broken) else {
             panic!("it opened");
         };

@@ -1,7 +1,7 @@
-//! Twin of `matmul_int16_one_cpu.comp`, `matmul_int16_eight_cpu.comp`, `matmul_float_cpu.comp` and
-//! `matmul_subgroup.comp`: one row of a matrix times one row of activations. The kernels share the terms and differ in the order of their sum:
-//! the `cpu` pack adds the blocks in order ([`in_order`]), the `subgroup` pack adds every SLICES-th block
-//! into a slice and then the slices ([`by_slices`]).
+//! Twin of `matmul_int16_one_cpu.comp`, `matmul_int16_eight_cpu.comp`, `matmul_float_cpu.comp`,
+//! `matmul_subgroup.comp` and `matmul_coopmat.comp`: one row of a matrix times one row of activations. The kernels
+//! share the terms and differ in the order of their sum: the `cpu` pack adds the blocks in order ([`in_order`]), the
+//! `subgroup` and `coopmat` packs add every SLICES-th block into a slice and then the slices ([`by_slices`]).
 
 use super::store_activations::CodeBlock;
 use crate::{BLOCK, ScaleKind};
@@ -53,7 +53,7 @@ pub fn in_order(blocks: usize, add: impl Fn(f32, usize) -> f32) -> f32 {
     (0..blocks).fold(0.0, add)
 }
 
-/// The `subgroup` pack's order: slice `s` adds the blocks `s`, `s + slices`, … from 0; then the slices'
+/// The order of the `subgroup` and `coopmat` packs: slice `s` adds the blocks `s`, `s + slices`, … from 0; then the slices'
 /// sums are added in order.
 pub fn by_slices(blocks: usize, slices: usize, add: impl Fn(f32, usize) -> f32) -> f32 {
     let sums = (0..slices).map(|slice| (slice..blocks).step_by(slices).fold(0.0, &add));

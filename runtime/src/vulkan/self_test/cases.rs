@@ -22,6 +22,9 @@ use lavalane_shaders::twins::{attention_cpu, attention_subgroup};
 use lavalane_shaders::{BLOCK, CacheKind, Kernel, PAGE_TOKENS, ScaleKind, TILE_ROWS};
 use vulkano::format::Format;
 
+/// Rows of activations: two tiles, which the kernel of cooperative matrices takes at once.
+const ROWS: usize = 2 * TILE_ROWS;
+
 /// Values of a row.
 const WIDTH: usize = 64;
 const BLOCKS: usize = WIDTH / BLOCK;
@@ -41,7 +44,7 @@ const TOLERANCE: f32 = 1e-3;
 /// Runs every case on the group's pack.
 pub(super) fn check(group: &Group, alter: Alter<'_>) -> Result<(), Failure> {
     let case = Case { group, alter };
-    let activations = Activations::new(group, TILE_ROWS, WIDTH, Home::Readback)?;
+    let activations = Activations::new(group, ROWS, WIDTH, Home::Readback)?;
     case.norm_and_matrices(&activations)?;
     case.attention()
 }
@@ -77,10 +80,10 @@ impl Case<'_> {
     }
 
     /// A norm of rows of a residual stream, and what it stored times a matrix of codes and one of floats, by
-    /// the kernels for eight rows and for one.
+    /// the kernels for many rows, for eight and for one, which must give the first row the same bits.
     fn norm_and_matrices(&self, activations: &Activations) -> Result<(), Failure> {
         let mut pipelines = GroupPipelines::default();
-        let (residual, weight) = (numbers(1, TILE_ROWS * WIDTH), numbers(2, WIDTH));
+        let (residual, weight) = (numbers(1, ROWS * WIDTH), numbers(2, WIDTH));
         let float = Format::R32G32B32A32_SFLOAT;
         let (stream, weights) = (self.floats(&residual)?, self.floats(&weight)?);
         let bindings = [
@@ -91,13 +94,13 @@ impl Case<'_> {
             (4, Bound::Storage(activations.codes.clone())),
             (5, Bound::Storage(activations.scales.clone())),
             (6, Bound::Storage(activations.values.clone())),
-            (7, Bound::Storage(self.floats(&[0.0; TILE_ROWS])?)),
+            (7, Bound::Storage(self.floats(&[0.0; ROWS])?)),
             (8, self.bound(&stream, float)),
         ];
         let lanes = self.group.first().lanes();
         let kernel = Kernel::Norm(self.pack().reads());
         let weights = Weights::new();
-        let output = self.floats(&[f32::NAN; TILE_ROWS * 2 * MATRIX_ROWS])?;
+        let output = self.floats(&[f32::NAN; ROWS * 2 * MATRIX_ROWS])?;
         let precision = Precision::Default;
         let sources = weights.sources();
         let matrix =
@@ -107,31 +110,34 @@ impl Case<'_> {
         let stage = self.group.stage(&mut pipelines, kernel, &bindings)?;
         let push = NormPush { width: WIDTH as u32, epsilon: EPSILON, map_offset: 0 };
         let mut recorder = self.group.record(Team::All)?;
-        recorder.dispatch(&stage, push, [TILE_ROWS, 1], Along::X);
-        recorder.barrier();
-        matrix.multiply(&mut recorder, TILE_ROWS);
+        recorder.dispatch(&stage, push, [ROWS, 1], Along::X);
         self.group.run(&recorder.finish()?)?;
 
-        let stored = rows_of(&activations.values.read::<f32>(TILE_ROWS * WIDTH)?);
+        let stored = rows_of(&activations.values.read::<f32>(ROWS * WIDTH)?);
         for (row, stored) in stored.iter().enumerate() {
             let mut stream = residual[row * WIDTH..(row + 1) * WIDTH].to_vec();
             let settings = Norm { lanes, epsilon: EPSILON, weight: &weight, delta: None, post_weight: None };
             let twin = norm(&mut stream, &settings);
             self.compare("norm", stored, twin.iter().map(|&value| (value, TOLERANCE)))?;
         }
-        let products = output.read::<f32>(TILE_ROWS * 2 * MATRIX_ROWS)?;
-        self.compare_products(
-            &weights,
-            &stored,
-            &products,
-            ["matmul of codes by 8", "matmul of floats by 8"],
-        )?;
-
-        let mut recorder = self.group.record(Team::All)?;
-        matrix.multiply(&mut recorder, 1);
-        self.group.run(&recorder.finish()?)?;
-        let products = output.read::<f32>(2 * MATRIX_ROWS)?;
-        self.compare_products(&weights, &stored[..1], &products, ["matmul of codes", "matmul of floats"])
+        let mut first_rows = Vec::new();
+        for (rows, names) in [
+            (ROWS, ["matmul of codes by 16", "matmul of floats by 16"]),
+            (TILE_ROWS, ["matmul of codes by 8", "matmul of floats by 8"]),
+            (1, ["matmul of codes", "matmul of floats"]),
+        ] {
+            let mut recorder = self.group.record(Team::All)?;
+            matrix.multiply(&mut recorder, rows);
+            self.group.run(&recorder.finish()?)?;
+            let products = output.read::<f32>(rows * 2 * MATRIX_ROWS)?;
+            self.compare_products(&weights, &stored[..rows], &products, names)?;
+            first_rows.push(products[..2 * MATRIX_ROWS].to_vec());
+        }
+        let alone = first_rows.pop().expect("three numbers of rows were taken");
+        for among in first_rows {
+            self.compare("matmul among rows", &among, alone.iter().map(|&value| (value, 0.0)))?;
+        }
+        Ok(())
     }
 
     fn compare_products(
@@ -186,20 +192,22 @@ impl Case<'_> {
                 bindings.push((6, Bound::Storage(words(&[0])?)));
                 (Kernel::AttentionCpu(CacheKind::Float16), vec![(1, WIDTH as u32), (2, 1), (3, 1)])
             }
-            Pack::Subgroup => (Kernel::AttentionSubgroup(CacheKind::Float16), vec![(1, WIDTH as u32)]),
+            Pack::Subgroup | Pack::Coopmat => {
+                (Kernel::AttentionSubgroup(CacheKind::Float16), vec![(1, WIDTH as u32)])
+            }
         };
         let stage = self.group.stage(&mut pipelines, Specialised { kernel, constants }, &bindings)?;
         let mut recorder = self.group.record(Team::All)?;
         match self.pack() {
             Pack::Cpu => recorder.dispatch(&stage, [1u32, 1, 0, 0], [1, 1], Along::X),
-            Pack::Subgroup => recorder.dispatch(&stage, [1u32, 1, 0], [1, 1], Along::X),
+            Pack::Subgroup | Pack::Coopmat => recorder.dispatch(&stage, [1u32, 1, 0], [1, 1], Along::X),
         }
         self.group.run(&recorder.finish()?)?;
         let (key, value) = (|token: usize| row_of(&keys, token), |token: usize| row_of(&values, token));
         let seen = Sequence { position: POSITION, window: None, key: &key, value: &value };
         let twin = match self.pack() {
             Pack::Cpu => attention_cpu::attention(&query, &seen),
-            Pack::Subgroup => attention_subgroup::attention(&query, &seen),
+            Pack::Subgroup | Pack::Coopmat => attention_subgroup::attention(&query, &seen),
         };
         let found = result.read::<f32>(WIDTH)?;
         self.compare("attention", &found, twin.into_iter().map(|value| (value, TOLERANCE)))
@@ -228,10 +236,13 @@ fn row_of(rows: &[f32], row: usize) -> &[f32] {
     &rows[row * WIDTH..(row + 1) * WIDTH]
 }
 
-/// The first rows out of the layout of `activations.glsl`: of each block, quads of 4 values row by row.
+/// The rows out of the layout of `activations.glsl`: tile by tile, of each block quads of 4 values row by row.
 fn rows_of(values: &[f32]) -> Vec<Vec<f32>> {
-    let value = |row: usize, at: usize| values[(at / 4 * TILE_ROWS + row) * 4 + at % 4];
-    (0..TILE_ROWS).map(|row| (0..WIDTH).map(|at| value(row, at)).collect()).collect()
+    let value = |row: usize, at: usize| {
+        let quad = row / TILE_ROWS * (WIDTH / 4) + at / 4;
+        values[(quad * TILE_ROWS + row % TILE_ROWS) * 4 + at % 4]
+    };
+    (0..ROWS).map(|row| (0..WIDTH).map(|at| value(row, at)).collect()).collect()
 }
 
 /// A matrix in Q8_0, and one in F32.
@@ -274,7 +285,7 @@ impl Weights {
     fn times_codes(&self, pack: Pack, input: &[f32]) -> impl Iterator<Item = (f32, f32)> {
         let most = match pack {
             Pack::Cpu => i16::MAX,
-            Pack::Subgroup => i8::MAX.into(),
+            Pack::Subgroup | Pack::Coopmat => i8::MAX.into(),
         };
         let input: Vec<_> =
             input.as_chunks::<BLOCK>().0.iter().map(|block| store_codes(block, most)).collect();
@@ -304,6 +315,6 @@ impl Weights {
 fn in_order_of(pack: Pack, add: impl Fn(f32, usize) -> f32) -> f32 {
     match pack {
         Pack::Cpu => in_order(BLOCKS, add),
-        Pack::Subgroup => by_slices(BLOCKS, SLICES as usize, add),
+        Pack::Subgroup | Pack::Coopmat => by_slices(BLOCKS, SLICES as usize, add),
     }
 }

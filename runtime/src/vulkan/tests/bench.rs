@@ -29,7 +29,7 @@ pub(super) struct Bench {
 impl Bench {
     /// Runs `test` for each pack that the device can run.
     pub(super) fn for_each_pack(mut test: impl FnMut(&mut Self)) {
-        for pack in [Pack::Cpu, Pack::Subgroup] {
+        for pack in Pack::ALL {
             match Member::open(&DeviceChoice { pack: Some(pack), ..DeviceChoice::of_tests() }) {
                 Ok(member) => {
                     let DeviceReport { name, kind, .. } = &member.report;
@@ -146,7 +146,7 @@ impl Codes {
     pub(super) fn of(pack: Pack) -> Self {
         match pack {
             Pack::Cpu => Self { kind: InputKind::Int16, most: i16::MAX, flag: STORE_INT16, per_texel: 8 },
-            Pack::Subgroup => {
+            Pack::Subgroup | Pack::Coopmat => {
                 Self { kind: InputKind::Int8, most: i8::MAX.into(), flag: STORE_INT8, per_texel: 16 }
             }
         }

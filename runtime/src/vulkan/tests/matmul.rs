@@ -63,7 +63,7 @@ impl TwinRow {
         };
         match pack {
             Pack::Cpu => in_order(self.weights.len(), add),
-            Pack::Subgroup => by_slices(self.weights.len(), SLICES as usize, add),
+            Pack::Subgroup | Pack::Coopmat => by_slices(self.weights.len(), SLICES as usize, add),
         }
     }
 }
