@@ -2,6 +2,7 @@
 
 pub mod http;
 pub mod models;
+pub mod packs;
 pub mod sampling;
 pub mod server;
 pub mod text;

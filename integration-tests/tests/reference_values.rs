@@ -5,6 +5,7 @@
 //! `LAVALANE_LONG_TESTS=1`.
 
 use lavalane_integration_tests::models::{self, ModelFile};
+use lavalane_integration_tests::packs;
 use lavalane_integration_tests::text::log_softmax;
 use lavalane_runtime::engine::WindowRunner;
 use lavalane_runtime::ids::TokenId;
@@ -102,6 +103,13 @@ fn smollm2_equals_the_reference_on_the_cpu_pack() {
 #[test]
 fn smollm2_equals_the_reference_on_the_subgroup_pack() {
     check(ModelFile::SmolLm2, Pack::Subgroup);
+}
+
+#[test]
+fn smollm2_equals_the_reference_on_the_coopmat_pack() {
+    if packs::runs(Pack::Coopmat) {
+        check(ModelFile::SmolLm2, Pack::Coopmat);
+    }
 }
 
 #[test]

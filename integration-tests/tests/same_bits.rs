@@ -2,6 +2,7 @@
 //! who else is in the batch, on each pack and precision.
 
 use lavalane_integration_tests::models::{self, ModelFile};
+use lavalane_integration_tests::packs;
 use lavalane_integration_tests::text::tokens;
 use lavalane_runtime::batch::{BatchExecutor, IterationBatch, LaneWork, LogitsUse};
 use lavalane_runtime::engine::{EngineOptions, VulkanExecutor, WindowRunner};
@@ -154,4 +155,23 @@ fn eight_lanes_give_each_the_bits_it_has_alone_on_the_cpu_pack() {
 #[test]
 fn eight_lanes_give_each_the_bits_it_has_alone_on_the_subgroup_pack() {
     check_company(Pack::Subgroup);
+}
+
+#[test]
+fn slices_give_the_same_bits_on_the_coopmat_pack_as_on_the_subgroup_pack() {
+    if !packs::runs(Pack::Coopmat) {
+        return;
+    }
+    check_slices(Pack::Coopmat, Precision::Default, 70);
+    let Some(model) = model() else { return };
+    let [coopmat, subgroup] = [Pack::Coopmat, Pack::Subgroup]
+        .map(|pack| sliced(&model, pack, Precision::Default, &tokens(70, 1), 512));
+    assert!(coopmat == subgroup, "the packs give different bits");
+}
+
+#[test]
+fn eight_lanes_give_each_the_bits_it_has_alone_on_the_coopmat_pack() {
+    if packs::runs(Pack::Coopmat) {
+        check_company(Pack::Coopmat);
+    }
 }

@@ -2,6 +2,7 @@
 //! and a model that is cut into ranges of layers gives the bits of the whole.
 
 use lavalane_integration_tests::models::{self, ModelFile};
+use lavalane_integration_tests::packs;
 use lavalane_integration_tests::sampling::telling_draws;
 use lavalane_integration_tests::text::tokens;
 use lavalane_runtime::batch::{LaneFaultCause, LogitsUse};
@@ -123,6 +124,13 @@ fn verify_gives_the_bits_of_decoding_on_the_cpu_pack() {
 #[test]
 fn verify_gives_the_bits_of_decoding_on_the_subgroup_pack() {
     check_verify(Pack::Subgroup);
+}
+
+#[test]
+fn verify_gives_the_bits_of_decoding_on_the_coopmat_pack() {
+    if packs::runs(Pack::Coopmat) {
+        check_verify(Pack::Coopmat);
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! on with the same bits; images of another kind of executor are refused.
 
 use lavalane_integration_tests::models::{self, ModelFile};
+use lavalane_integration_tests::packs;
 use lavalane_integration_tests::text::tokens;
 use lavalane_runtime::batch::{BatchExecutor, IterationBatch, LaneWork, LogitsUse};
 use lavalane_runtime::engine::{EngineOptions, VulkanExecutor};
@@ -96,6 +97,13 @@ fn snapshot_restore_and_restart_give_the_same_bits_on_the_cpu_pack() {
 #[test]
 fn snapshot_restore_and_restart_give_the_same_bits_on_the_subgroup_pack() {
     check_restart(Pack::Subgroup, Precision::Default);
+}
+
+#[test]
+fn snapshot_restore_and_restart_give_the_same_bits_on_the_coopmat_pack() {
+    if packs::runs(Pack::Coopmat) {
+        check_restart(Pack::Coopmat, Precision::Default);
+    }
 }
 
 #[test]
