@@ -102,6 +102,21 @@ if [ -z "${LAVALANE_CHECK_SHAPES:-}" ] && grep -q '^tested: .* (Cpu)$' "$work/te
     shapes=$tiny
 fi
 
+# The packs that are measured: the device's own, whole; and then, where there are two ways to multiply matrices, the
+# rates of the other.
+other=
+if grep -q '^tested: the coopmat pack .*(Cpu)$' "$work/tests"; then
+    other=coopmat
+elif grep -q '^tested: the coopmat pack ' "$work/tests"; then
+    other=subgroup
+fi
+
+# Measures parts of a model with a pack; the device's own where its name is empty.
+bench() {
+    within "$folder/lavalane" bench --model "$model" ${2:+--pack "$2"} --parts "$1" --lanes 1,8,32 \
+        --prefill 512,4096 --far 0 --repeats "$repeats"
+}
+
 # Writes a random model of a shape, measures it, and removes it.
 measure() {
     name=$1 tensor_type=$2
@@ -117,8 +132,10 @@ measure() {
         --heads "$4" --kv-heads "$5" --head-dim "$6" --feed-forward "$7" --vocabulary "$8" --context "$9" "$model" ||
         status=$?
     if [ "$status" -eq 0 ]; then
-        within "$folder/lavalane" bench --model "$model" --parts rates,kernels --lanes 1,8,32 --prefill 512,4096 \
-            --far 0 --repeats "$repeats" || status=$?
+        bench rates,kernels '' || status=$?
+    fi
+    if [ "$status" -eq 0 ] && [ -n "$other" ]; then
+        bench rates "$other" || status=$?
     fi
     rm -f "$model" "$model.partial"
     [ "$status" -eq 0 ] || told "$name $tensor_type" "$status"

@@ -65,13 +65,17 @@ pub(super) fn matrix_shape(device: &PhysicalDevice) -> Result<MatrixShape, Strin
         return Err(format!("workgroups share at most {bytes_max} bytes, fewer than {bytes}"));
     }
     let shapes = shapes(device).map_err(|error| error.to_string())?;
-    let usable = shapes.iter().copied().filter(|shape| shape.is_usable());
-    usable.min_by_key(|shape| shape.strangeness()).ok_or_else(|| {
+    best(&shapes).ok_or_else(|| {
         let known: Vec<_> =
             shapes.iter().map(|MatrixShape { m, n, k }| format!("{m} by {n} by {k}")).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         format!("of cooperative matrices of float16 that add in float32 it has {known}")
     })
+}
+
+/// The usable shape that most devices have, or the nearest to it.
+fn best(shapes: &[MatrixShape]) -> Option<MatrixShape> {
+    shapes.iter().copied().filter(|shape| shape.is_usable()).min_by_key(|shape| shape.strangeness())
 }
 
 /// The shapes in which a device's subgroups multiply float16 and add in float32.
@@ -123,4 +127,24 @@ pub(super) fn features(device: &PhysicalDevice) -> DeviceFeatures {
 /// workgroups are made of.
 pub(super) fn required_subgroup_size(member: &Member) -> Option<u32> {
     member.device.enabled_features().subgroup_size_control.then_some(member.report.subgroup_size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(shapes: &[[u32; 3]], expected: Option<[u32; 3]>) {
+        let shape = |&[m, n, k]: &[u32; 3]| MatrixShape { m, n, k };
+        let shapes: Vec<MatrixShape> = shapes.iter().map(shape).collect();
+        assert_eq!(best(&shapes), expected.as_ref().map(shape), "{shapes:?}");
+    }
+
+    #[test]
+    fn the_usual_shape_is_taken_or_the_nearest_that_divides_the_tiles() {
+        check(&[[16, 8, 8], [16, 8, 16], [16, 16, 16]], Some([16, 16, 16]));
+        check(&[[8, 8, 8]], Some([8, 8, 8]));
+        check(&[[64, 64, 16], [8, 16, 16], [12, 16, 16]], Some([8, 16, 16]));
+        check(&[[16, 16, 32], [16, 16, 4], [64, 16, 16]], None);
+        check(&[], None);
+    }
 }
