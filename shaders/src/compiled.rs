@@ -9,7 +9,7 @@ struct Compiled {
     code: &'static [u8],
     /// Its GLSL file and what that includes.
     sources: &'static [&'static str],
-    /// The fingerprint of its sources when they were last compiled.
+    /// The fingerprint of its sources and its code when it was last compiled.
     fingerprint: &'static str,
 }
 
@@ -21,16 +21,16 @@ const COMPILED: &[Compiled] = &[Compiled {
         include_str!("kernels/activations.glsl"),
         include_str!("kernels/weights.glsl"),
     ],
-    fingerprint: include_str!("compiled/matmul_coopmat.sources"),
+    fingerprint: include_str!("compiled/matmul_coopmat.fingerprint"),
 }];
 
 /// The crate that compiles them, from this crate's folder, where it was built.
 const COMPILER: &str = "compiler/target/release/lavalane-shader-compiler";
 
 #[test]
-fn no_source_has_changed_since_it_was_compiled() {
+fn neither_sources_nor_code_have_changed_since_they_were_compiled() {
     for kernel in COMPILED {
-        let found = format!("{:016x}\n", fingerprint(kernel.sources));
+        let found = format!("{:016x}\n", fingerprint(kernel.sources, kernel.code));
         let name = kernel.name;
         assert_eq!(
             kernel.fingerprint, found,
@@ -53,7 +53,7 @@ fn the_committed_code_is_what_the_pinned_compiler_makes_of_the_sources() {
         let status = std::process::Command::new(&compiler).arg(source).arg(&target).status();
         assert!(status.expect("the compiler starts").success(), "{} does not compile", kernel.name);
         let made = std::fs::read(&target).expect("the compiler wrote it");
-        for file in [target.with_extension("sources"), target] {
+        for file in [target.with_extension("fingerprint"), target] {
             std::fs::remove_file(file).expect("it can be removed");
         }
         assert!(made == kernel.code, "{} is not what its source gives", kernel.name);

@@ -1,4 +1,4 @@
-//! The text of every kernel, as one fingerprint: what was kept of a kernel's results (a snapshot of a KV
+//! The text of every kernel, and the code of those compiled before the build, as one fingerprint: what was kept of a kernel's results (a snapshot of a KV
 //! cache) is good only for the same kernels, and nobody has to remember to raise a version.
 
 use crate::fingerprint::fingerprint;
@@ -27,8 +27,8 @@ const SOURCES: &[&str] = &[
     include_str!("kernels/weights.glsl"),
 ];
 
-/// A fingerprint of all kernels' sources.
-pub const SOURCES_FINGERPRINT: u64 = fingerprint(SOURCES);
+/// A fingerprint of all kernels.
+pub const SOURCES_FINGERPRINT: u64 = fingerprint(SOURCES, include_bytes!("compiled/matmul_coopmat.spv"));
 
 #[cfg(test)]
 mod tests {

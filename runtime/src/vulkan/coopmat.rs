@@ -1,7 +1,6 @@
 //! Cooperative matrices: whether a device has those that the `coopmat` pack multiplies by, and what it must be opened
 //! with for them.
 
-use super::device::Member;
 use super::error::VulkanError;
 use super::matrix::SLICES;
 use ash::vk;
@@ -44,14 +43,19 @@ pub(super) fn matrix_shape(device: &PhysicalDevice) -> Result<MatrixShape, Strin
         (supported.cooperative_matrix, "cooperative matrices"),
         (supported.shader_float16, "float16 arithmetic"),
         (supported.vulkan_memory_model, "the Vulkan memory model"),
+        (supported.subgroup_size_control, "a choice of the subgroup size"),
     ] {
         if !has {
             return Err(format!("it lacks {what}"));
         }
     }
-    let stages = properties.cooperative_matrix_supported_stages.unwrap_or(ShaderStages::empty());
-    if !stages.intersects(ShaderStages::COMPUTE) {
-        return Err("its cooperative matrices are not for compute shaders".to_owned());
+    for (stages, what) in [
+        (properties.cooperative_matrix_supported_stages, "cooperative matrices are"),
+        (properties.required_subgroup_size_stages, "choice of the subgroup size is"),
+    ] {
+        if !stages.is_some_and(|stages| stages.intersects(ShaderStages::COMPUTE)) {
+            return Err(format!("its {what} not for compute shaders"));
+        }
     }
     let threads = SLICES * properties.subgroup_size.unwrap_or(1);
     let threads_max =
@@ -109,24 +113,17 @@ fn shapes(device: &PhysicalDevice) -> Result<Vec<MatrixShape>, VulkanError> {
 }
 
 /// What a device that has a [`matrix_shape`] is opened with.
-pub(super) fn features(device: &PhysicalDevice) -> DeviceFeatures {
-    let stages = device.properties().required_subgroup_size_stages.unwrap_or(ShaderStages::empty());
+pub(super) fn features() -> DeviceFeatures {
     DeviceFeatures {
         cooperative_matrix: true,
         // For a workgroup's size that is a constant in SPIR-V 1.6; all devices of Vulkan 1.3 have it.
         maintenance4: true,
         shader_float16: true,
         vulkan_memory_model: true,
-        subgroup_size_control: device.supported_features().subgroup_size_control
-            && stages.intersects(ShaderStages::COMPUTE),
+        // Drivers may otherwise take another size than they report, and a workgroup then has other slices.
+        subgroup_size_control: true,
         ..DeviceFeatures::empty()
     }
-}
-
-/// The subgroup size that the kernel of cooperative matrices asks for, where a device lets it: the one that its
-/// workgroups are made of.
-pub(super) fn required_subgroup_size(member: &Member) -> Option<u32> {
-    member.device.enabled_features().subgroup_size_control.then_some(member.report.subgroup_size)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::coopmat::{self, MatrixShape, matrix_shape};
 use super::error::VulkanError;
 use super::host_memory::IMPORT_ALIGNMENT;
-use lavalane_shaders::Reads;
+use lavalane_shaders::{COOPMAT_TILE, Reads};
 use std::sync::Arc;
 use vulkano::VulkanLibrary;
 use vulkano::command_buffer::allocator::StandardCommandBufferAllocator;
@@ -132,6 +132,10 @@ pub(crate) struct Member {
 
 /// The subgroup size that the `cpu` pack's kernels are written for.
 const CPU_PACK_LANES: u32 = 8;
+
+/// Rows of a group of weights in the packs `subgroup` and `coopmat`.
+const STORAGE_PACK_LANES: usize = 32;
+const _: () = assert!(STORAGE_PACK_LANES == COOPMAT_TILE);
 
 /// The texels that the `cpu` pack needs of a texel buffer, at the least.
 const CPU_PACK_TEXELS: u32 = 1 << 22;
@@ -273,7 +277,7 @@ impl Member {
         let mut features = DeviceFeatures::empty();
         if matrix_shape.is_some() {
             extensions.khr_cooperative_matrix = true;
-            features = coopmat::features(&physical);
+            features = coopmat::features();
         }
         let info = DeviceCreateInfo {
             enabled_extensions: extensions,
@@ -317,7 +321,7 @@ impl Member {
     pub(crate) fn lanes(&self) -> usize {
         match self.pack {
             Pack::Cpu => CPU_PACK_LANES as usize,
-            Pack::Subgroup | Pack::Coopmat => 32,
+            Pack::Subgroup | Pack::Coopmat => STORAGE_PACK_LANES,
         }
     }
 }

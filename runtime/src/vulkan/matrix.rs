@@ -23,7 +23,8 @@ use vulkano::format::Format;
 /// Tokens from which on the kernel for tiles of 8 is used.
 const EIGHT_FROM_TOKENS: usize = 3;
 
-/// Tokens from which on the kernel of cooperative matrices is used, where there is one.
+/// Tokens from which on the kernel of cooperative matrices is used, where there is one: those for which the kernel
+/// for tiles of 8 reads the weights more than once.
 const COOPMAT_FROM_TOKENS: usize = TILE_ROWS + 1;
 
 /// K slices of the matmul of the packs `subgroup` and `coopmat`: part of their order of sums.

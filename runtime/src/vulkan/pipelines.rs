@@ -1,6 +1,5 @@
 //! Pipelines and descriptor sets: a kernel, specialised and made ready for one member.
 
-use super::coopmat;
 use super::device::Member;
 use super::error::VulkanError;
 use lavalane_shaders::Kernel;
@@ -60,7 +59,8 @@ impl Prepared {
         let main = module.entry_point("main").expect("kernels have a main");
         let mut stage = PipelineShaderStageCreateInfo::new(main);
         if what.kernel == Kernel::MatmulCoopmat {
-            stage.required_subgroup_size = coopmat::required_subgroup_size(member);
+            // Its workgroups are made of subgroups of the size that the device reports.
+            stage.required_subgroup_size = Some(member.report.subgroup_size);
         }
         let layout = PipelineDescriptorSetLayoutCreateInfo::from_stages([&stage])
             .into_pipeline_layout_create_info(device.clone())

@@ -21,6 +21,8 @@ pub(super) type Alter<'a> = &'a dyn Fn(Pack, &'static str, &mut [f32]);
 enum Failure {
     #[error("kernel {kernel} gave {found:e} where its scalar twin gives {expected:e} (within {tolerance:e})")]
     Mismatch { kernel: &'static str, found: f32, expected: f32, tolerance: f32 },
+    #[error("kernel {kernel} gave {found:e} where the row by itself has {alone:e}")]
+    OtherBits { kernel: &'static str, found: f32, alone: f32 },
     #[error(transparent)]
     Driver(#[from] VulkanError),
 }
@@ -135,7 +137,15 @@ mod tests {
             return;
         };
         let (own, other) = (own.report.pack, stand_in(own.report.pack));
-        for kernel in ["norm", "matmul of codes by 8", "matmul of codes", "matmul of floats", "attention"] {
+        for kernel in [
+            "norm",
+            "matmul of codes by 16",
+            "matmul of codes by 8",
+            "matmul of codes",
+            "matmul of floats",
+            "matmul among rows",
+            "attention",
+        ] {
             let member = open(&DeviceChoice::of_tests(), &[(own, kernel)]).unwrap();
             assert_eq!((member.pack, member.report.pack), (other, other));
             let reason = &member.report.pack_reason;

@@ -3,7 +3,7 @@
 //!     lavalane-shader-compiler SOURCE TARGET
 //!
 //! `SOURCE` is a GLSL file, whose includes lie in its folder. `TARGET` is the file to write; beside it, ending in
-//! `.sources`, goes the fingerprint of what it was made from.
+//! `.fingerprint`, goes that of what it was made from and of itself.
 
 #[path = "../../src/fingerprint.rs"]
 mod fingerprint;
@@ -48,11 +48,9 @@ fn compile(path: &Path, target: &Path) -> Result<(), Box<dyn Error>> {
     let words = compiler.create_shader(input)?.compile()?;
     let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
     let sources: Vec<&str> = std::iter::once(&text).chain(&includes.texts).map(String::as_str).collect();
+    let fingerprint = fingerprint::fingerprint(&sources, &bytes);
     std::fs::write(target, bytes)?;
-    std::fs::write(
-        target.with_extension("sources"),
-        format!("{:016x}\n", fingerprint::fingerprint(&sources)),
-    )?;
+    std::fs::write(target.with_extension("fingerprint"), format!("{fingerprint:016x}\n"))?;
     Ok(())
 }
 

@@ -53,8 +53,8 @@ pub fn in_order(blocks: usize, add: impl Fn(f32, usize) -> f32) -> f32 {
     (0..blocks).fold(0.0, add)
 }
 
-/// The order of the `subgroup` and `coopmat` packs: slice `s` adds the blocks `s`, `s + slices`, … from 0; then the slices'
-/// sums are added in order.
+/// The order of the `subgroup` and `coopmat` packs: slice `s` adds the blocks `s`, `s + slices`, … from 0; then the
+/// slices' sums are added in order.
 pub fn by_slices(blocks: usize, slices: usize, add: impl Fn(f32, usize) -> f32) -> f32 {
     let sums = (0..slices).map(|slice| (slice..blocks).step_by(slices).fold(0.0, &add));
     sums.reduce(|sum, slice| sum + slice).unwrap_or(0.0)

@@ -171,8 +171,8 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// Token counts that take both tiles, whole and in part.
-const TOKENS: [usize; 5] = [1, 2, 3, 8, 33];
+/// Token counts that take every tile, whole and in part.
+const TOKENS: [usize; 6] = [1, 2, 3, 8, 9, 33];
 
 /// Multiplies, and holds every result to the twin's bits, and to a plain dot product in f64 over the
 /// decoded weights.
