@@ -1,6 +1,7 @@
 //! What a device of its own memory and units does at the most, measured by two kernels: one reads a large buffer, the
-//! other computes chains of multiply-adds in f32. (Both packs' matrices multiply whole numbers by ordinary
-//! multiplications: there is no dot product of four bytes, and no ceiling of one.)
+//! other computes chains of multiply-adds in f32. (The `subgroup` pack's matrices multiply whole numbers by ordinary
+//! multiplications: there is no dot product of four bytes, and no ceiling of one. That of cooperative matrices, by which
+//! the `coopmat` pack multiplies many rows, is not measured: its kernels may exceed this one.)
 
 use super::buffers::Home;
 use super::device::Member;

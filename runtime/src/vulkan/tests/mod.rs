@@ -1,4 +1,4 @@
-//! Tests of every kernel, in both packs: against its scalar twin, against plain arithmetic in f64, and of
+//! Tests of every kernel, in all packs: against its scalar twin, against plain arithmetic in f64, and of
 //! the rule that a row's bits do not depend on the other rows.
 //!
 //! They run on the device that `LAVALANE_DEVICE` names or else the best one, on any machine that has a Vulkan driver; a
