@@ -140,7 +140,8 @@ impl Matrix {
 
     /// The stages that take tiles of several tokens.
     pub(crate) fn of_tiles(&self) -> impl Iterator<Item = &Stage> {
-        self.parts.iter().map(|part| &part.eight.0)
+        let kernels = self.parts.iter().flat_map(|part| [Some(&part.eight), part.coopmat.as_ref()]);
+        kernels.flatten().map(|(stage, _)| stage)
     }
 
     /// Multiplies the first `tokens` rows of activations; the output has one value per row of the matrix and token.
