@@ -21,6 +21,10 @@
 #error EACH_GROUP is for 4 groups
 #endif
 
+// Texels of 16 bytes in a page of memory and in a line of caches.
+#define PAGE_TEXELS 256
+#define LINE_TEXELS 4
+
 void main() {
     const int lane = int(gl_LocalInvocationID.x);
     const int first_group = int(gl_WorkGroupID.x + push.base_x) * ROW_GROUPS;
@@ -36,6 +40,13 @@ void main() {
 
     // Software drivers run a loop's body once more for nothing where its test comes first.
     int first_block = 0;
+#if CODE_TEXELS > 1
+    // CPUs fetch ahead along a run, but begin anew with each page of memory: so the first lines of a page are read while
+    // the page before it is at work. What they hold is used in a way that changes nothing.
+    const int bundles = (int(push.rows) + LANES * ROW_GROUPS - 1) / (LANES * ROW_GROUPS);
+    const int last_texel = bundles * blocks * CODE_TEXELS * ROW_GROUPS * LANES - 1;
+    uint touched = 0u;
+#endif
     do {
 #if SCALE_KIND == SCALES_HALF
         // One texel has the scales of four blocks, which take two turns.
@@ -53,6 +64,12 @@ void main() {
         int fetched_block = min(first_block + (lane >> 2), blocks - 1);
         uvec4 input_words = texelFetch(input_codes, ((tile * blocks + fetched_block) * 4 + (lane & 3)) * 8 + tile_row);
         vec4 input_scale = texelFetch(input_scales, (tile * blocks + fetched_block) * 8 + tile_row);
+#if CODE_TEXELS > 1
+        int turn_texel = ENTRY(groups[0], first_block * CODE_TEXELS, blocks * CODE_TEXELS) * LANES;
+        bool begins_page = turn_texel % PAGE_TEXELS < 2 * CODE_TEXELS * ROW_GROUPS * LANES;
+        int next_page = (turn_texel / PAGE_TEXELS + 1) * PAGE_TEXELS + (lane & 1) * LINE_TEXELS;
+        touched |= texelFetch(weight_codes, min(begins_page ? next_page : turn_texel, last_texel)).x;
+#endif
 #define INPUT_WORD(b, k) OF_LANE(input_words[((k) >> 1) & 3], (b) * 4 + ((k) >> 3))
 #define INPUT(b, k) (((k) & 1) == 0 ? int(INPUT_WORD(b, k) << 16) >> 16 : int(INPUT_WORD(b, k)) >> 16)
 
@@ -132,8 +149,13 @@ void main() {
 #endif
     } while (first_block < blocks);
 
+#if CODE_TEXELS > 1
+#define NOTHING (touched & (push.blocks >> 31)) // nobody has 2^31 blocks, but compilers cannot know
+#else
+#define NOTHING 0u
+#endif
     EACH_GROUP(
         uint row = uint((first_group + group) * LANES + lane);
-        if (row < push.rows) result[uint(token) * push.stride + push.offset + row] = sums[group];
+        if (row < push.rows) result[uint(token) * push.stride + push.offset + row + NOTHING] = sums[group];
     )
 }
