@@ -30,8 +30,11 @@ use vulkano::format::Format;
 const MEMBERS_MAX: usize = 16;
 
 /// How long a member waits at a meeting, in turns of `meet.comp`: about as many as software drivers allow a
-/// loop. That is around a millisecond, so that a short interruption does not cost a whole step.
+/// loop. That is some 70 milliseconds, so that an interruption does not cost a whole step.
 const TURNS_MAX: u32 = 60_000;
+
+/// How many turns are measured at start.
+const MEASURED_TURNS: u32 = 2_000;
 
 /// How long the test at start is tried: kernels are compiled meanwhile, and the machine may be busy.
 const TEST_TIME_MAX: Duration = Duration::from_secs(10);
@@ -223,7 +226,7 @@ impl Group {
     fn measure_turn(&self) -> Result<f64, VulkanError> {
         let mut recorder = self.record(Team::All)?;
         recorder.recorders.truncate(1);
-        recorder.barrier();
+        recorder.meet(MEASURED_TURNS);
         // The others have nothing to do.
         recorder
             .recorders
@@ -231,7 +234,7 @@ impl Group {
         let program = recorder.finish()?;
         let start = Instant::now();
         self.run(&program)?;
-        Ok(start.elapsed().as_secs_f64() / f64::from(TURNS_MAX))
+        Ok(start.elapsed().as_secs_f64() / f64::from(MEASURED_TURNS))
     }
 
     /// The members.

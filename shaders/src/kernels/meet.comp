@@ -17,7 +17,9 @@ layout(push_constant) uniform Push {
     uint expected;  // how many have come when this meeting is over
     uint turns_max; // at most 60,000
 } push;
-#define LOOKS 8
+// Of a turn: so many that a member waits for what can hold up another one, such as a system that clears memory which is
+// used for the first time, or gives a core to somebody else for a while.
+#define LOOKS 64
 
 void main() {
     // The other lanes must be there: software drivers run a loop on while a lane that is not has not left it.

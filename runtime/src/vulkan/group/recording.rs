@@ -58,13 +58,18 @@ impl GroupRecorder<'_> {
 
     /// What comes after, on any member, sees all that was written before, on any member.
     pub(crate) fn barrier(&mut self) {
+        self.meet(TURNS_MAX);
+    }
+
+    /// A barrier at which members wait for one another for `turns_max` turns.
+    pub(super) fn meet(&mut self, turns_max: u32) {
         let meeting = match &self.group.meeting {
             Some(meeting) if self.team == Team::All => meeting,
             _ => return self.recorders.iter_mut().for_each(Recorder::barrier),
         };
         self.meetings += 1;
         let expected = self.meetings * self.group.members.len() as u32;
-        let push = [expected, TURNS_MAX];
+        let push = [expected, turns_max];
         for (recorder, (kernel, set)) in self.recorders.iter_mut().zip(&meeting.stage.0) {
             let pipeline = match kernel.pipeline() {
                 Ok(pipeline) => pipeline,
