@@ -37,10 +37,19 @@ impl Draft {
             needed_bytes: bytes as u64,
             reason: error.to_string(),
         })?;
-        // Large pages spare walks through page tables; where there are none, nothing is lost.
-        #[cfg(target_os = "linux")]
-        let _ = map.advise(memmap2::Advice::HugePage);
         Ok(Self { map })
+    }
+
+    /// As [`Draft::new`], for what is written whole at once: in large pages where the system has them, which spare walks
+    /// through page tables. Of other memory they would take more than is used.
+    ///
+    /// # Errors
+    /// As of [`Draft::new`].
+    pub(crate) fn whole(what: &str, bytes: usize) -> Result<Self, VulkanError> {
+        let draft = Self::new(what, bytes)?;
+        #[cfg(target_os = "linux")]
+        let _ = draft.map.advise(memmap2::Advice::HugePage);
+        Ok(draft)
     }
 
     /// The memory.

@@ -217,8 +217,8 @@ impl Weights {
             [storage.bundle_bytes(blocks, layout), storage.bundle_scale_bytes(blocks, layout)];
         let [all_codes, all_scales] = [bundles * code_bytes, bundles * scale_bytes];
         if group.shares_memory() {
-            let mut codes = Draft::new("a matrix's weights", all_codes)?;
-            let mut scales = Draft::new("a matrix's scales", all_scales)?;
+            let mut codes = Draft::whole("a matrix's weights", all_codes)?;
+            let mut scales = Draft::whole("a matrix's scales", all_scales)?;
             let code_words = bytemuck::cast_slice_mut(&mut codes.bytes_mut()[..all_codes]);
             let scale_words = bytemuck::cast_slice_mut(&mut scales.bytes_mut()[..all_scales]);
             storage.repack_to(piece, columns, layout, 0..bundles, code_words, scale_words);
