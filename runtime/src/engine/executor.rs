@@ -163,6 +163,7 @@ impl VulkanExecutor {
                 Err(cause) => account.faulted.push(LaneFault { lane: work.lane, cause }),
             }
         }
+        forward.recycle(result);
         Ok(())
     }
 }

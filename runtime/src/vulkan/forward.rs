@@ -123,6 +123,8 @@ pub struct Forward {
     pub(super) head: Option<Matrix>,
     pub(super) descriptions: Vec<LayerDescription>,
     pub(super) first_norm: Stage,
+    /// Rows of logits that were given back.
+    pub(super) spare_rows: Vec<Vec<f32>>,
     pub(super) group: Group,
 }
 
@@ -237,7 +239,19 @@ impl Forward {
         model.release_pages();
         let descriptions = model.description().layers[range.layers()].to_vec();
         let (programs, pace) = (Programs::default(), Pace::default());
-        Ok(Self { programs, pace, pipelines, shape, buffers, layers, head, descriptions, first_norm, group })
+        Ok(Self {
+            programs,
+            pace,
+            pipelines,
+            shape,
+            buffers,
+            layers,
+            head,
+            descriptions,
+            first_norm,
+            spare_rows: Vec::new(),
+            group,
+        })
     }
 
     /// Compiles one of the kernels that the first steps do without, on one member; [`Forward::step`] compiles what it

@@ -77,7 +77,7 @@ impl Region {
         }
     }
 
-    /// Reads `rows` rows of `width` values each from the start; see [`Region::read`].
+    /// Reads `rows` rows of `width` values each from the start, into `spare` ones where it can; see [`Region::read`].
     ///
     /// # Errors
     /// The memory cannot be mapped.
@@ -85,11 +85,13 @@ impl Region {
         &self,
         rows: usize,
         width: usize,
+        spare: &mut Vec<Vec<T>>,
     ) -> Result<Vec<Vec<T>>, VulkanError> {
         match &self.host {
             Some(host) => Ok((0..rows)
                 .map(|row| {
-                    let mut values = vec![T::zeroed(); width];
+                    let mut values = spare.pop().unwrap_or_default();
+                    values.resize(width, T::zeroed());
                     host.read(row * width * size_of::<T>(), bytemuck::cast_slice_mut(&mut values));
                     values
                 })

@@ -217,7 +217,8 @@ impl Forward {
 
     /// The logits of all `wanted` rows, after [`Forward::run_layers`]: what it computed, and the rest in
     /// as many submissions as the logits buffer asks for.
-    fn run_head(&self, wanted: usize) -> Result<Vec<Vec<f32>>, VulkanError> {
+    fn run_head(&mut self, wanted: usize) -> Result<Vec<Vec<f32>>, VulkanError> {
+        let mut spare = std::mem::take(&mut self.spare_rows);
         let Some(head) = &self.head else { return Ok(Vec::new()) };
         let mut logits: Vec<Vec<f32>> = Vec::with_capacity(wanted);
         while logits.len() < wanted {
@@ -227,12 +228,20 @@ impl Forward {
                 self.record_head(&mut recorder, head, logits.len(), count);
                 self.group.run(&recorder.finish()?)?;
             }
-            logits.append(&mut self.buffers.logits.read_rows(count, self.shape.vocabulary)?);
+            logits.append(&mut self.buffers.logits.read_rows(count, self.shape.vocabulary, &mut spare)?);
         }
         if let Some(cap) = self.shape.logit_softcap {
             logits.iter_mut().flatten().for_each(|logit| *logit = cap * (*logit / cap).tanh());
         }
+        self.spare_rows = spare;
         Ok(logits)
+    }
+
+    /// Takes a result's logits back, for a later step to write to: systems clear memory that is new, which takes longer
+    /// than reading a large vocabulary's logits.
+    pub fn recycle(&mut self, result: StepResult) {
+        self.spare_rows.extend(result.logits.into_iter().flatten());
+        self.spare_rows.truncate(self.shape.logit_rows_max);
     }
 
     fn write_inputs(&self, lanes: &[StepLane<'_>], rows: usize) -> Result<(), VulkanError> {
