@@ -1,5 +1,6 @@
-//! The text of every kernel, and the code of those compiled before the build, as one fingerprint: what was kept of a kernel's results (a snapshot of a KV
-//! cache) is good only for the same kernels, and nobody has to remember to raise a version.
+//! The text of every kernel, and the code of those compiled before the build, as one fingerprint: what was kept of a
+//! kernel's results (a snapshot of a KV cache) is good only for the same kernels, and nobody has to remember to raise
+//! a version.
 
 use crate::fingerprint::fingerprint;
 

@@ -128,20 +128,25 @@ pub(crate) fn read<T: bytemuck::AnyBitPattern>(
     buffer: &Subbuffer<[u8]>,
     count: usize,
 ) -> Result<Vec<T>, VulkanError> {
-    Ok(read_rows(buffer, 1, count)?.swap_remove(0))
+    Ok(read_rows(buffer, 1, count, &mut Vec::new())?.swap_remove(0))
 }
 
-/// Reads `rows` rows of `width` values each from the start of a buffer that the host can read.
+/// Reads `rows` rows of `width` values each from the start of a buffer that the host can read, into `spare` ones where
+/// it can.
 pub(crate) fn read_rows<T: bytemuck::AnyBitPattern>(
     buffer: &Subbuffer<[u8]>,
     rows: usize,
     width: usize,
+    spare: &mut Vec<Vec<T>>,
 ) -> Result<Vec<Vec<T>>, VulkanError> {
     let mapped = buffer.read().map_err(|error| VulkanError::driver("mapping a buffer", error))?;
     let row_bytes = width * size_of::<T>();
     let row = |row: usize| {
         let bytes = &mapped[row * row_bytes..(row + 1) * row_bytes];
-        bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+        let mut values = spare.pop().unwrap_or_default();
+        values.clear();
+        values.extend(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned::<T>));
+        values
     };
     Ok((0..rows).map(row).collect())
 }

@@ -5,7 +5,7 @@ use super::device::Pack;
 use super::error::VulkanError;
 use super::forward::{
     ADD_BIAS, ADD_DELTA, Attention, ForwardOptions, GATE_GELU, GATE_SILU, Layer, NORM_DELTA, NORM_HEADS,
-    Precision, ROTATE_PAIRS, RopeAppend, USE_ROW_MAP, store_flag,
+    Precision, ROTATE_PAIRS, RopeAppend, STORE_FLOAT, STORE_INT8, STORE_INT16, USE_ROW_MAP, store_flag,
 };
 use super::group::{Bound, Group, GroupPipelines, Stage};
 use super::matrix::{Activations, Matrix, input_kind};
@@ -87,6 +87,7 @@ impl Build<'_> {
 
     /// Stores a source's values as activations, as `flags` say.
     fn activate(&mut self, source: &Region, flags: u32) -> Result<Stage, VulkanError> {
+        debug_assert!(flags & (STORE_INT8 | STORE_INT16 | STORE_FLOAT) != 0, "some activations are stored");
         let mut bindings = vec![(0, self.floats(source))];
         bindings.extend(self.stored(1));
         self.stage(Kernel::Activate(self.reads()), vec![(0, self.lanes()), (1, flags)], &bindings)

@@ -96,7 +96,7 @@ impl Region {
                     values
                 })
                 .collect()),
-            None => read_rows(self.first(), rows, width),
+            None => read_rows(self.first(), rows, width, spare),
         }
     }
 }

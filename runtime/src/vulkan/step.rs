@@ -218,8 +218,8 @@ impl Forward {
     /// The logits of all `wanted` rows, after [`Forward::run_layers`]: what it computed, and the rest in
     /// as many submissions as the logits buffer asks for.
     fn run_head(&mut self, wanted: usize) -> Result<Vec<Vec<f32>>, VulkanError> {
-        let mut spare = std::mem::take(&mut self.spare_rows);
         let Some(head) = &self.head else { return Ok(Vec::new()) };
+        let mut spare = std::mem::take(&mut self.spare_rows);
         let mut logits: Vec<Vec<f32>> = Vec::with_capacity(wanted);
         while logits.len() < wanted {
             let count = (wanted - logits.len()).min(self.shape.logit_rows_max);

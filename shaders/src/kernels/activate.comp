@@ -47,25 +47,21 @@ vec4 gelu(vec4 x) {
     return result;
 }
 
-#define FOR_QUADS [[unroll]] for (uint i = 0u; i < 8u; i++)
-
 void main() {
     uint blocks = (push.width + 31u) / 32u;
     uint block = (gl_WorkGroupID.x + push.base_x) * LANES + gl_LocalInvocationID.x;
     uint row = gl_WorkGroupID.y + push.base_y;
     if (block >= blocks) return;
-    // Where the row ends within the block, its last quad takes the place of those that do not count. All is read before
-    // anything is computed: a read is a call in software drivers, and what is at work by then is put aside.
     const uint quads = push.width / 4u;
     const uint base = row * (push.stride / 4u);
     vec4 values[8], ups[8];
-    FOR_QUADS values[i] = SOURCE(base + min(block * 8u + i, quads - 1u));
-    if ((FLAGS & GATE) != 0u) FOR_QUADS ups[i] = SOURCE(base + push.up_offset / 4u + min(block * 8u + i, quads - 1u));
+    FOR_QUADS values[i] = SOURCE(base + place(quads, block, i));
+    if ((FLAGS & GATE) != 0u) FOR_QUADS ups[i] = SOURCE(base + push.up_offset / 4u + place(quads, block, i));
     FOR_QUADS {
         precise vec4 value = values[i];
         if ((FLAGS & GATE_SILU) != 0u) value = silu(value) * ups[i];
         if ((FLAGS & GATE_GELU) != 0u) value = gelu(value) * ups[i];
-        values[i] = block * 8u + i < quads ? value : vec4(0.0);
+        values[i] = counts(quads, block, i) ? value : vec4(0.0);
     }
     store_block(FLAGS, row, blocks, block, values);
 }

@@ -80,11 +80,6 @@ uint quads; // of a row
 uint base;  // of the row's first
 float delta_scale;
 
-// Quads of a block: where the row ends within it, its last quad takes their place, and does not count.
-#define FOR_QUADS [[unroll]] for (uint i = 0u; i < 8u; i++)
-uint place(uint block, uint i) { return min(block * 8u + i, quads - 1u); }
-bool counts(uint block, uint i) { return block * 8u + i < quads; }
-
 float add_squares(float sum, vec4 value) {
     precise float squares = sum;
     squares += value.x * value.x;
@@ -95,18 +90,17 @@ float add_squares(float sum, vec4 value) {
 }
 
 float add_block(float sum, uint block, vec4 values[8]) {
-    FOR_QUADS sum = add_squares(sum, counts(block, i) ? values[i] : vec4(0.0));
+    FOR_QUADS sum = add_squares(sum, counts(quads, block, i) ? values[i] : vec4(0.0));
     return sum;
 }
 
-// A block of the row with the delta in. All is read before anything is computed: a read is a call in software drivers,
-// and what is at work by then is put aside.
+// A block of the row with the delta in.
 void read_sums(uint block, out vec4 sums[8]) {
     vec4 added[8], post_weights[8];
-    FOR_QUADS sums[i] = RESIDUAL(base + place(block, i));
+    FOR_QUADS sums[i] = RESIDUAL(base + place(quads, block, i));
     if ((FLAGS & ADD_DELTA) == 0u) return;
-    FOR_QUADS added[i] = DELTA(base + place(block, i));
-    if ((FLAGS & NORM_DELTA) != 0u) FOR_QUADS post_weights[i] = POST_WEIGHT(place(block, i));
+    FOR_QUADS added[i] = DELTA(base + place(quads, block, i));
+    if ((FLAGS & NORM_DELTA) != 0u) FOR_QUADS post_weights[i] = POST_WEIGHT(place(quads, block, i));
     FOR_QUADS {
         precise vec4 delta = added[i];
         if ((FLAGS & NORM_DELTA) != 0u) delta = delta * delta_scale * post_weights[i];
@@ -136,7 +130,7 @@ void main() {
         uint block = lane;
         do {
             vec4 deltas[8];
-            FOR_QUADS deltas[i] = DELTA(base + place(block, i));
+            FOR_QUADS deltas[i] = DELTA(base + place(quads, block, i));
             squares = add_block(squares, block, deltas);
             block += LANES;
         } while (block < blocks);
@@ -157,11 +151,11 @@ void main() {
     do {
         vec4 sums[8], weights[8];
         read_sums(block, sums);
-        FOR_QUADS weights[i] = WEIGHT(place(block, i));
-        if ((FLAGS & ADD_DELTA) != 0u) FOR_QUADS if (counts(block, i)) residual[base + block * 8u + i] = sums[i];
+        FOR_QUADS weights[i] = WEIGHT(place(quads, block, i));
+        if ((FLAGS & ADD_DELTA) != 0u) FOR_QUADS if (counts(quads, block, i)) residual[base + block * 8u + i] = sums[i];
         FOR_QUADS {
             precise vec4 value = sums[i] * scale * weights[i];
-            sums[i] = counts(block, i) ? value : vec4(0.0);
+            sums[i] = counts(quads, block, i) ? value : vec4(0.0);
         }
         if (block < blocks) store_block(FLAGS, row, blocks, block, sums);
         block += LANES;

@@ -5,6 +5,13 @@
 #define STORE_FLOAT 2u
 #define STORE_INT16 64u
 
+// The quads of a block of a row that has `quads`: where the row ends within it, its last quad takes the place of those
+// that do not count, so that all are read without a branch. All reads of a block come before what is computed: a read is
+// a call in software drivers, and what is at work by then is put aside.
+#define FOR_QUADS [[unroll]] for (uint i = 0u; i < 8u; i++)
+uint place(uint quads, uint block, uint i) { return min(block * 8u + i, quads - 1u); }
+bool counts(uint quads, uint block, uint i) { return block * 8u + i < quads; }
+
 // A block's scale, alone and times the sums of its codes.
 void store_scales(uint row, uint blocks, uint block, float scale, ivec2 half_sums) {
     precise vec4 sums = vec4(
