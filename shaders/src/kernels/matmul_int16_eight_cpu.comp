@@ -28,9 +28,10 @@ void main() {
     const int first_group = int(gl_WorkGroupID.x + push.base_x) * ROW_GROUPS;
     const int tile = int(gl_WorkGroupID.y + push.base_y);
     const int blocks = int(push.blocks);
+    const uint rows = push.rows, tokens = push.tokens, stride = push.stride, offset = push.offset;
     // The last workgroup may have fewer groups of its own: it computes some twice and stores them once.
     int groups[ROW_GROUPS];
-    FOR_GROUPS groups[group] = min(first_group + group, (int(push.rows) - 1) / LANES);
+    FOR_GROUPS groups[group] = min(first_group + group, (int(rows) - 1) / LANES);
 
     precise float sums[ROW_GROUPS * TOKENS];
     for (int i = 0; i < ROW_GROUPS * TOKENS; i++) sums[i] = 0.0;
@@ -105,7 +106,7 @@ void main() {
         uint row = uint((first_group + group) * LANES + lane);
         FOR_TOKENS {
             uint at = uint(tile * TOKENS + token);
-            if (row < push.rows && at < push.tokens) result[at * push.stride + push.offset + row] = sums[group * TOKENS + token];
+            if (row < rows && at < tokens) result[at * stride + offset + row] = sums[group * TOKENS + token];
         }
     }
 }

@@ -30,10 +30,11 @@ void main() {
     const int first_group = int(gl_WorkGroupID.x + push.base_x) * ROW_GROUPS;
     const int token = int(gl_WorkGroupID.y + push.base_y);
     const int blocks = int(push.blocks);
+    const uint rows = push.rows, stride = push.stride, offset = push.offset;
     const int tile = token >> 3, tile_row = token & 7;
     // The last workgroup may have fewer groups of its own: it computes some twice and stores them once.
     int groups[ROW_GROUPS];
-    EACH_GROUP(groups[group] = min(first_group + group, (int(push.rows) - 1) / LANES);)
+    EACH_GROUP(groups[group] = min(first_group + group, (int(rows) - 1) / LANES);)
 
     precise float sums[ROW_GROUPS];
     EACH_GROUP(sums[group] = 0.0;)
@@ -43,7 +44,7 @@ void main() {
 #if CODE_TEXELS > 1
     // CPUs fetch ahead along a run, but begin anew with each page of memory: so the first lines of a page are read while
     // the page before it is at work. What they hold is used in a way that changes nothing.
-    const int bundles = (int(push.rows) + LANES * ROW_GROUPS - 1) / (LANES * ROW_GROUPS);
+    const int bundles = (int(rows) + LANES * ROW_GROUPS - 1) / (LANES * ROW_GROUPS);
     const int last_texel = bundles * blocks * CODE_TEXELS * ROW_GROUPS * LANES - 1;
     uint touched = 0u;
 #endif
@@ -150,12 +151,12 @@ void main() {
     } while (first_block < blocks);
 
 #if CODE_TEXELS > 1
-#define NOTHING (touched & (push.blocks >> 31)) // nobody has 2^31 blocks, but compilers cannot know
+#define NOTHING (touched & (uint(blocks) >> 31)) // nobody has 2^31 blocks, but compilers cannot know
 #else
 #define NOTHING 0u
 #endif
     EACH_GROUP(
         uint row = uint((first_group + group) * LANES + lane);
-        if (row < push.rows) result[uint(token) * push.stride + push.offset + row + NOTHING] = sums[group];
+        if (row < rows) result[uint(token) * stride + offset + row + NOTHING] = sums[group];
     )
 }
