@@ -48,15 +48,16 @@ vec4 gelu(vec4 x) {
 }
 
 void main() {
+    // Software drivers read push constants anew, lane by lane, wherever they are named after a condition.
+    const uint quads = push.width / 4u, stride = push.stride / 4u, up_offset = push.up_offset / 4u;
     uint blocks = (push.width + 31u) / 32u;
     uint block = (gl_WorkGroupID.x + push.base_x) * LANES + gl_LocalInvocationID.x;
     uint row = gl_WorkGroupID.y + push.base_y;
     if (block >= blocks) return;
-    const uint quads = push.width / 4u;
-    const uint base = row * (push.stride / 4u);
+    const uint base = row * stride;
     vec4 values[8], ups[8];
     FOR_QUADS values[i] = SOURCE(base + place(quads, block, i));
-    if ((FLAGS & GATE) != 0u) FOR_QUADS ups[i] = SOURCE(base + push.up_offset / 4u + place(quads, block, i));
+    if ((FLAGS & GATE) != 0u) FOR_QUADS ups[i] = SOURCE(base + up_offset + place(quads, block, i));
     FOR_QUADS {
         precise vec4 value = values[i];
         if ((FLAGS & GATE_SILU) != 0u) value = silu(value) * ups[i];

@@ -42,7 +42,7 @@ layout(push_constant) uniform Push {
 #define FOR_QUERIES [[unroll]] for (int q = 0; q < QUERIES; q++)
 
 // Where a query, and its result, begins.
-#define PLACE(q) (((first_row + ROW_OF(q)) * int(push.heads) + first_head + (q) % HEADS) * HEAD_WIDTH)
+#define PLACE(q) (((first_row + ROW_OF(q)) * heads + first_head + (q) % HEADS) * HEAD_WIDTH)
 
 // 8 values of a key or value, `eighth` of its head.
 void fetch8(usamplerBuffer cache, int at, int step, out float values[8]) {
@@ -72,9 +72,11 @@ float sum_of_lanes(float value) {
 
 void main() {
     const int lane = int(gl_LocalInvocationID.x);
+    // Software drivers read push constants anew, lane by lane, wherever they are named within a loop or a condition.
+    const int heads = int(push.heads), kv_heads = int(push.kv_heads);
     const int first_row = int(first_rows[gl_WorkGroupID.x + push.base_x + push.first_tile]);
     const int first_head = int(gl_WorkGroupID.y + push.base_y) * HEADS;
-    const int kv_head = first_head / (int(push.heads) / int(push.kv_heads));
+    const int kv_head = first_head / (heads / kv_heads);
     const int texels = HEAD_WIDTH / PER_TEXEL;
     const int per_eight = 8 / PER_TEXEL; // texels that hold 8 values
     const int table = int(rows[first_row].table);
@@ -105,7 +107,7 @@ void main() {
     // Software drivers run a loop's body once more for nothing where its test comes first.
     int first_token = start / LANES * LANES;
     do {
-        const int page_head = int(page_table[table + first_token / PAGE_TOKENS]) * int(push.kv_heads) + kv_head;
+        const int page_head = int(page_table[table + first_token / PAGE_TOKENS]) * kv_heads + kv_head;
         const int in_page = first_token % PAGE_TOKENS;
         const int token = first_token + lane;
         precise float score[QUERIES];

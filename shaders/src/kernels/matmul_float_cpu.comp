@@ -75,6 +75,7 @@ void main() {
     const int lane = int(gl_LocalInvocationID.x);
     const int first_group = int(gl_WorkGroupID.x + push.base_x) * ROW_GROUPS;
     const int blocks = int(push.blocks);
+    const uint rows = push.rows, tokens = push.tokens, stride = push.stride, offset = push.offset;
     const int first_token = int(gl_WorkGroupID.y + push.base_y) * TOKENS;
     const int tile_row = TOKENS == 8 ? (lane & 7) : (first_token & 7);
     const int tile = first_token >> 3;
@@ -89,7 +90,7 @@ void main() {
         do {
             vec4 inputs = texelFetch(input_values, ((tile * blocks + block) * 8 + quad) * 8 + tile_row);
             vec4 weights[ROW_GROUPS];
-            FOR_GROUPS weights[group] = weights_of(min(first_group + group, (int(push.rows) - 1) / LANES), blocks, block, quad, lane);
+            FOR_GROUPS weights[group] = weights_of(min(first_group + group, (int(rows) - 1) / LANES), blocks, block, quad, lane);
 #define ADD(token) { float x = OF_TOKEN(input_value, token); \
     FOR_GROUPS { precise float term = weights[group][PART] * x; sums[group * TOKENS + token] += term; } }
 #define PART 0
@@ -110,8 +111,8 @@ void main() {
     FOR_GROUPS {
         uint row = uint((first_group + group) * LANES + lane);
         for (int token = 0; token < TOKENS; token++) {
-            if (row < push.rows && uint(first_token + token) < push.tokens) {
-                result[uint(first_token + token) * push.stride + push.offset + row] = sums[group * TOKENS + token];
+            if (row < rows && uint(first_token + token) < tokens) {
+                result[uint(first_token + token) * stride + offset + row] = sums[group * TOKENS + token];
             }
         }
     }

@@ -8,6 +8,8 @@ layout(set = 0, binding = 2) uniform usamplerBuffer input_codes;
 layout(set = 0, binding = 3) uniform samplerBuffer input_scales;
 layout(set = 0, binding = 4) writeonly buffer Output { float result[]; }; // [token][stride]
 
+// Software drivers read push constants anew, lane by lane, wherever they are named within a loop or a condition: so all
+// are read first.
 layout(push_constant) uniform Push {
     uint blocks;
     uint rows;   // of this part of the matrix

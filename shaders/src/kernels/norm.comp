@@ -79,6 +79,8 @@ float sum_over_lanes(float partial) {
 uint quads; // of a row
 uint base;  // of the row's first
 float delta_scale;
+// Push constants: software drivers read them anew, lane by lane, wherever they are named after a loop.
+float width, epsilon;
 
 float add_squares(float sum, vec4 value) {
     precise float squares = sum;
@@ -110,8 +112,8 @@ void read_sums(uint block, out vec4 sums[8]) {
 }
 
 float scale_of(float squares) {
-    precise float mean = sum_over_lanes(squares) / float(push.width);
-    precise float scale = 1.0 / sqrt(mean + push.epsilon);
+    precise float mean = sum_over_lanes(squares) / width;
+    precise float scale = 1.0 / sqrt(mean + epsilon);
     return scale;
 }
 
@@ -119,6 +121,8 @@ void main() {
     const uint lane = gl_LocalInvocationID.x;
     const uint row = gl_WorkGroupID.x + push.base_x;
     const uint source = (FLAGS & USE_ROW_MAP) != 0u ? row_map[push.map_offset + row] : row;
+    width = float(push.width);
+    epsilon = push.epsilon;
     quads = push.width / 4u;
     base = source * quads;
     const uint blocks = (quads + 7u) / 8u;

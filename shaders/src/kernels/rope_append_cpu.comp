@@ -70,12 +70,15 @@ vec4 normalised(int quad) {
 }
 
 int row, head;
+// Push constants: software drivers read them anew, lane by lane, wherever they are named within a condition.
+int heads, kv_heads, angles_offset;
+float query_scale, epsilon;
 int place;       // of the token in the cache, for its head
 
 void store(int quad, vec4 value) {
     if (PART == QUERIES) {
-        precise vec4 scaled = value * push.query_scale;
-        queries[(row * int(push.heads) + head) * QUADS + quad] = scaled;
+        precise vec4 scaled = value * query_scale;
+        queries[(row * heads + head) * QUADS + quad] = scaled;
         return;
     }
     const int texels = HEAD_WIDTH / PER_TEXEL;
@@ -89,16 +92,21 @@ void store(int quad, vec4 value) {
 
 // Cosines in x and z, sines in y and w, of pairs 2 * at and 2 * at + 1.
 vec4 angle(int at) {
-    return texelFetch(angles, (int(push.angles_offset) + row * (ROTATED / 2)) / 2 + at);
+    return texelFetch(angles, (angles_offset + row * (ROTATED / 2)) / 2 + at);
 }
 
 void main() {
     const int lane = int(gl_LocalInvocationID.x);
+    heads = int(push.heads);
+    kv_heads = int(push.kv_heads);
+    angles_offset = int(push.angles_offset);
+    query_scale = push.query_scale;
+    epsilon = push.epsilon;
     row = int(gl_WorkGroupID.x + push.base_x);
     head = int(gl_WorkGroupID.y + push.base_y);
-    const int before = PART == QUERIES ? 0 : int(PART == KEYS ? push.heads : push.heads + push.kv_heads);
+    const int before = PART == QUERIES ? 0 : PART == KEYS ? heads : heads + kv_heads;
     bias_at = (before + head) * QUADS;
-    source_at = row * int(push.heads + 2u * push.kv_heads) * QUADS + bias_at;
+    source_at = row * (heads + 2 * kv_heads) * QUADS + bias_at;
 
     if ((FLAGS & NORM_HEADS) != 0 && PART != VALUES) {
         precise float squares = 0.0;
@@ -112,7 +120,7 @@ void main() {
         squares += subgroupShuffleXor(squares, 4u);
         squares += subgroupShuffleXor(squares, 2u);
         squares += subgroupShuffleXor(squares, 1u);
-        precise float scale = 1.0 / sqrt(squares / float(HEAD_WIDTH) + push.epsilon);
+        precise float scale = 1.0 / sqrt(squares / float(HEAD_WIDTH) + epsilon);
         norm_scale = scale;
     }
 
@@ -121,9 +129,9 @@ void main() {
         int position = int(info.x);
         int page = int(texelFetch(page_table, int(info.y) + position / PAGE_TOKENS).x);
         int token = position % PAGE_TOKENS;
-        int page_head = page * int(push.kv_heads) + head;
+        int page_head = page * kv_heads + head;
         place = PART == KEYS ? page_head * (HEAD_WIDTH / PER_TEXEL) * PAGE_TOKENS + token : page_head * PAGE_TOKENS + token;
-        if (PART == VALUES && lane == 0 && head == int(push.kv_heads) - 1 && info.w != 0u) {
+        if (PART == VALUES && lane == 0 && head == kv_heads - 1 && info.w != 0u) {
             lengths[info.z] = uint(position) + 1u;
         }
     }
