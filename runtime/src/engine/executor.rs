@@ -1,7 +1,7 @@
 //! A model on Vulkan as a batch executor: batches are cut between lanes into submissions, and an answer
 //! tells for every lane whether it ran.
 
-use super::account::{Account, cut_by, draw, row_logits};
+use super::account::{Account, cut_by, draw_all, row_logits};
 use super::{EngineError, EngineOptions, MemoryPlan};
 use crate::batch::{
     BatchDone, BatchExecutor, BatchFaultCause, ExecutorLimits, IterationBatch, LaneFault, LaneFaultCause,
@@ -9,6 +9,7 @@ use crate::batch::{
 };
 use crate::ids::{LaneId, PageId};
 use crate::model::Model;
+use crate::sampling::Sampled;
 use crate::snapshot::{Digest, SnapshotIdentity};
 use crate::vulkan::{
     DeviceReport, Forward, ForwardOptions, GroupReport, OpenDevice, Pack, StepLane, VulkanError,
@@ -157,8 +158,9 @@ impl VulkanExecutor {
             .collect();
         let result = forward.step(copies, &lanes)?;
         drop(lanes);
-        for ((work, logits), device) in works.iter_mut().zip(&result.logits).zip(&result.lengths) {
-            match finish(work, logits, *device) {
+        let drawn = draw_all(works, &result.logits);
+        for ((work, drawn), device) in works.iter_mut().zip(drawn).zip(&result.lengths) {
+            match finish(work, drawn, *device) {
                 Ok(outcome) => account.ran.push(outcome),
                 Err(cause) => account.faulted.push(LaneFault { lane: work.lane, cause }),
             }
@@ -168,8 +170,12 @@ impl VulkanExecutor {
     }
 }
 
-/// Checks a lane's new length, draws, and advances its session.
-fn finish(work: &mut LaneWork, logits: &[Vec<f32>], device: usize) -> Result<LaneOutcome, LaneFaultCause> {
+/// Checks a lane's new length and what was drawn, and advances its session.
+fn finish(
+    work: &mut LaneWork,
+    drawn: Option<Vec<Sampled>>,
+    device: usize,
+) -> Result<LaneOutcome, LaneFaultCause> {
     let to = work.from.advance(work.tokens.len());
     if device != to.tokens() {
         return Err(LaneFaultCause::PositionMismatch {
@@ -178,8 +184,7 @@ fn finish(work: &mut LaneWork, logits: &[Vec<f32>], device: usize) -> Result<Lan
             device,
         });
     }
-    let sampled = draw(work.session.sampler(), work.logits, work.from, &work.tokens, logits);
-    let sampled = sampled.ok_or(LaneFaultCause::LogitsNotFinite)?;
+    let sampled = drawn.ok_or(LaneFaultCause::LogitsNotFinite)?;
     work.session.advance(work.tokens.len());
     Ok(LaneOutcome { lane: work.lane, from: work.from, to, sampled })
 }
