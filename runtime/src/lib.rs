@@ -4,6 +4,7 @@
 pub mod batch;
 pub mod chat;
 pub mod contract;
+mod cores;
 pub mod engine;
 pub mod frame;
 pub mod gguf;

@@ -1,7 +1,7 @@
 //! A model on Vulkan as a batch executor: batches are cut between lanes into submissions, and an answer
 //! tells for every lane whether it ran.
 
-use super::account::{Account, cut_by, draw_all, row_logits};
+use super::account::{Account, Draw, cut_by, draw_all, row_logits};
 use super::{EngineError, EngineOptions, MemoryPlan};
 use crate::batch::{
     BatchDone, BatchExecutor, BatchFaultCause, ExecutorLimits, IterationBatch, LaneFault, LaneFaultCause,
@@ -158,7 +158,14 @@ impl VulkanExecutor {
             .collect();
         let result = forward.step(copies, &lanes)?;
         drop(lanes);
-        let drawn = draw_all(works, &result.logits);
+        let draws = works.iter().map(|work| Draw {
+            sampler: work.session.sampler(),
+            used: work.logits,
+            from: work.from,
+            tokens: &work.tokens,
+        });
+        let draws: Vec<Draw<'_>> = draws.collect();
+        let drawn = draw_all(&draws, &result.logits);
         for ((work, drawn), device) in works.iter_mut().zip(drawn).zip(&result.lengths) {
             match finish(work, drawn, *device) {
                 Ok(outcome) => account.ran.push(outcome),

@@ -4,11 +4,12 @@
 //! back as those of a whole model do, and a batch of frames is accounted for in the same way.
 
 use super::EngineError;
-use super::account::{Account, cut_by, draw, row_logits};
+use super::account::{Account, Draw, cut_by, draw_all, row_logits};
 use crate::batch::{BatchOutcome, LaneFault, LaneFaultCause, LaneOutcome, LogitsUse, PartialBatchError};
 use crate::frame::{ElementType, Frame, Frontier, Made, SequenceId};
 use crate::ids::{BatchId, LaneId, LayerRange, TokenId};
 use crate::model::Model;
+use crate::sampling::Sampled;
 use crate::session::Session;
 use crate::vulkan::{Forward, ForwardOptions, StepLane};
 use lavalane_shaders::PAGE_TOKENS;
@@ -195,23 +196,32 @@ impl LayerRunner {
         let step: Vec<StepLane<'_>> = step.collect();
         let result = self.forward.step(&[], &step);
         drop(step);
-        let result = match result {
+        let mut result = match result {
             Ok(result) => result,
             Err(error) => {
                 account.lanes.cut = Some(cut_by(error, submission));
                 return works.into_iter().for_each(|work| account.skip(work));
             }
         };
-        let mut hidden = result.hidden.into_iter();
-        for ((work, logits), device) in works.into_iter().zip(&result.logits).zip(&result.lengths) {
-            self.settle(work, logits, *device, hidden.next(), account);
+        let draws = works.iter().map(|work| Draw {
+            sampler: work.session.sampler(),
+            used: work.logits,
+            from: work.session.length(),
+            tokens: &work.tokens,
+        });
+        let draws: Vec<Draw<'_>> = draws.collect();
+        let drawn = draw_all(&draws, &result.logits);
+        let mut hidden = std::mem::take(&mut result.hidden).into_iter();
+        for ((work, drawn), device) in works.into_iter().zip(drawn).zip(&result.lengths) {
+            self.settle(work, drawn, *device, hidden.next(), account);
         }
+        self.forward.recycle(result);
     }
 
     fn settle(
         &self,
         mut work: FrameWork,
-        logits: &[Vec<f32>],
+        drawn: Option<Vec<Sampled>>,
         device: usize,
         hidden: Option<Vec<f32>>,
         account: &mut FrameAccount,
@@ -223,8 +233,7 @@ impl LayerRunner {
             let (tracked, session) = (to.tokens(), to.tokens());
             return account.fault(work, LaneFaultCause::PositionMismatch { tracked, session, device });
         }
-        let sampled = draw(work.session.sampler(), work.logits, from, &work.tokens, logits);
-        let Some(sampled) = sampled else { return account.fault(work, LaneFaultCause::LogitsNotFinite) };
+        let Some(sampled) = drawn else { return account.fault(work, LaneFaultCause::LogitsNotFinite) };
         if let Some(states) = hidden.filter(|states| !states.is_empty()) {
             let made = Made {
                 producer: "layers".to_owned(),

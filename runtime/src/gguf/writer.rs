@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 
 use super::value::{Array, Value, ValueType};
+use crate::cores::cores;
 use crate::quant::{TensorType, quantize};
 
 /// The alignment of tensor data, in bytes: the format's default.
@@ -89,7 +90,7 @@ fn write_rows(
 ) -> io::Result<()> {
     let rows = tensor.rows();
     let row_bytes = (tensor.bytes() / rows as u64) as usize;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores();
     let share_rows = (SHARE_BYTES / row_bytes).clamp(1, rows.div_ceil(threads));
     let make = |first: usize, share: &mut [u8]| {
         let mut weights = vec![0.0; tensor.dimensions[0]];

@@ -7,6 +7,7 @@
 
 use std::thread;
 
+use crate::cores::cores;
 use crate::gguf::TensorInfo;
 use crate::model::Model;
 use crate::quant::dequantize;
@@ -49,8 +50,7 @@ pub fn multiply(model: &Model, matrix: &TensorInfo, input: &[f32]) -> Vec<f32> {
 
 /// How many threads so many products are worth.
 pub(super) fn threads(products: usize) -> usize {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    (products / PRODUCTS_PER_THREAD).clamp(1, cores)
+    (products / PRODUCTS_PER_THREAD).clamp(1, cores())
 }
 
 /// The products of some decoded rows with all tokens: `output[row][token]`.

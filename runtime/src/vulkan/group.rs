@@ -18,6 +18,7 @@ use super::recorder::{Ready, Recorder};
 use super::region::Region;
 use super::self_test::{Tested, open_tested};
 use super::threads::{Alone, GroupReport, SoftwareThreads, software_threads};
+use crate::cores::cores;
 use lavalane_shaders::{Kernel, Reads};
 pub(crate) use making::GroupPipelines;
 use parking_lot::Mutex;
@@ -146,7 +147,7 @@ impl Group {
             (Some(count), Some(reason)) => {
                 return Err(VulkanError::Ungroupable { members: count, reason: reason.clone() });
             }
-            (None, None) => std::thread::available_parallelism().map_or(1, usize::from).min(MEMBERS_MAX),
+            (None, None) => cores().min(MEMBERS_MAX),
         };
         if count == 1 {
             let alone = match (choice.members, obstacle) {

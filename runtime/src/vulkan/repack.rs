@@ -5,6 +5,7 @@
 
 mod direct;
 
+use crate::cores::cores;
 use crate::quant::{Decomposed, TensorType, decompose};
 use direct::Laid;
 use half::f16;
@@ -151,7 +152,7 @@ impl Storage {
             all_rows.skip(bundles.start * bundle_rows).take(bundles.len() * bundle_rows).collect();
         let code_words = self.bundle_bytes(blocks, layout) / 4;
         let scale_words = self.bundle_scale_bytes(blocks, layout) / 4;
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = cores();
         let share = bundles.len().div_ceil(threads).max(1);
         let shares = rows.chunks(share * bundle_rows);
         std::thread::scope(move |scope| {

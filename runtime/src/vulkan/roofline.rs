@@ -6,6 +6,7 @@
 use super::ceilings;
 use super::device::{DeviceChoice, Member};
 use super::error::VulkanError;
+use crate::cores::cores;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,7 @@ impl Roofline {
 
     /// Measures the ceilings of all cores together, for about half a second.
     pub fn of_cores() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = cores();
         let words = vec![1u64; READ_BYTES / 8];
         let mut shares = words.chunks(words.len().div_ceil(threads));
         let bytes_per_second = on_threads(threads, || {
