@@ -6,7 +6,7 @@
 
 use crate::cli::source::Sources;
 use lavalane_runtime::vulkan::{
-    DeviceChoice, GroupReport, SOFTWARE_THREADS_VARIABLE, run_software_devices_inline,
+    DeviceChoice, GroupReport, SOFTWARE_THREADS_VARIABLE, set_up_software_devices,
 };
 
 /// Set for the process that follows one whose group could not be made.
@@ -29,7 +29,7 @@ pub(crate) fn of_settings(sources: &Sources) -> Option<DeviceChoice> {
 /// Lets software devices run inline where `choice` leaves room for a group of members.
 pub(crate) fn prepare(choice: &DeviceChoice) {
     if choice.may_be_grouped() && std::env::var_os(POOL_VARIABLE).is_none() {
-        run_software_devices_inline();
+        set_up_software_devices();
     }
 }
 

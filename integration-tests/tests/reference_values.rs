@@ -100,6 +100,23 @@ fn smollm2_equals_the_reference_on_the_cpu_pack() {
     check(ModelFile::SmolLm2, Pack::Cpu);
 }
 
+/// Mesa's software driver reads how wide its vectors are when it starts: so in a process of its own.
+#[test]
+fn smollm2_equals_the_reference_on_the_cpu_pack_with_16_lanes() {
+    const VARIABLE: &str = "LP_NATIVE_VECTOR_WIDTH";
+    if std::env::var_os(VARIABLE).is_some() {
+        println!("skipped: {VARIABLE} is set for all tests");
+        return;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().expect("this program is a file"));
+    command.args(["--exact", "smollm2_equals_the_reference_on_the_cpu_pack", "--nocapture"]);
+    let output = command.env(VARIABLE, "512").output().expect("it starts again");
+    let text = String::from_utf8_lossy(&output.stdout);
+    println!("{text}");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "the test was not found");
+}
+
 #[test]
 fn smollm2_equals_the_reference_on_the_subgroup_pack() {
     check(ModelFile::SmolLm2, Pack::Subgroup);

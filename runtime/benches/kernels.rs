@@ -10,7 +10,7 @@ use lavalane_runtime::vulkan::kernel_bench::{LayerBench, LayerKernel, MatrixBenc
 
 fn main() {
     // Before any thread starts, because it sets a variable that drivers read.
-    lavalane_runtime::vulkan::run_software_devices_inline();
+    lavalane_runtime::vulkan::set_up_software_devices();
     divan::main();
 }
 

@@ -256,7 +256,7 @@ impl Build<'_> {
         let rotated = 2 * description.rope.inverse_frequencies.len();
         let kind = self.options.kv_type.kind();
         let width = self.shape.head_dim as u32;
-        let buffers = self.buffers;
+        let (buffers, lanes) = (self.buffers, self.lanes());
         if self.reads() == Reads::Texels && rotated.is_multiple_of(8) {
             let mut part = |part: u32, cache: &Region| {
                 let bindings = [
@@ -270,7 +270,7 @@ impl Build<'_> {
                     (7, Bound::Storage(cache.clone())),
                     (9, Bound::Storage(buffers.lengths.clone())),
                 ];
-                let constants = vec![(1, width), (2, part), (3, flags), (4, rotated as u32)];
+                let constants = vec![(0, lanes), (1, width), (2, part), (3, flags), (4, rotated as u32)];
                 self.stage(Kernel::RopeAppendCpu(kind), constants, &bindings)
             };
             return Ok(RopeAppend::Parts([part(0, keys)?, part(1, keys)?, part(2, values)?]));
@@ -287,34 +287,33 @@ impl Build<'_> {
             (8, Bound::Storage(values.clone())),
             (9, Bound::Storage(buffers.lengths.clone())),
         ];
-        let constants = vec![(0, self.lanes()), (1, width)];
+        let constants = vec![(0, lanes), (1, width)];
         Ok(RopeAppend::Joint(self.stage(Kernel::RopeAppend(kind), constants, &bindings)?, flags))
     }
 
     fn attention(&mut self, keys: &Region, values: &Region) -> Result<Attention, VulkanError> {
         let buffers = self.buffers;
         let kind = self.options.kv_type.kind();
-        let mut bindings = vec![
-            (3, Bound::Storage(buffers.rows.clone())),
-            (4, Bound::Storage(buffers.tables.clone())),
-            (5, Bound::Storage(buffers.attended.clone())),
-        ];
+        let mut bindings =
+            vec![(3, Bound::Storage(buffers.rows.clone())), (5, Bound::Storage(buffers.attended.clone()))];
         let head_dim = self.shape.head_dim as u32;
         if !attention_on_texels(self.shape.pack, self.shape.head_dim) {
             bindings.push((0, Bound::Storage(buffers.queries.clone())));
             bindings.push((1, Bound::Storage(keys.clone())));
             bindings.push((2, Bound::Storage(values.clone())));
+            bindings.push((4, Bound::Storage(buffers.tables.clone())));
             let stage = self.stage(Kernel::AttentionSubgroup(kind), vec![(1, head_dim)], &bindings)?;
             return Ok(Attention::ByRows(stage));
         }
         bindings.push((0, Bound::Texels(buffers.queries.clone(), Format::R32G32B32A32_SFLOAT)));
         bindings.push((1, Bound::Texels(keys.clone(), Format::R32G32B32A32_UINT)));
         bindings.push((2, Bound::Texels(values.clone(), Format::R32G32B32A32_UINT)));
+        bindings.push((4, Bound::Texels(buffers.tables.clone(), Format::R32_UINT)));
         bindings.push((6, Bound::Storage(buffers.tiles.clone())));
         let queries = attention_queries(self.shape) as u32;
-        let tile_rows = self.shape.tile_rows;
+        let (tile_rows, lanes) = (self.shape.tile_rows, self.lanes());
         let mut of_rows = |rows: usize| {
-            let constants = vec![(1, head_dim), (2, queries), (3, rows as u32)];
+            let constants = vec![(0, lanes), (1, head_dim), (2, queries), (3, rows as u32)];
             self.stage(Kernel::AttentionCpu(kind), constants, &bindings)
         };
         Ok(Attention::ByTiles { single: of_rows(1)?, whole: of_rows(tile_rows)? })

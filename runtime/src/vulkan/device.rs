@@ -130,8 +130,8 @@ pub(crate) struct Member {
     pub(crate) buffer_bytes_limit: u64,
 }
 
-/// The subgroup size that the `cpu` pack's kernels are written for.
-const CPU_PACK_LANES: u32 = 8;
+/// The subgroup sizes that the `cpu` pack's kernels are written for.
+const CPU_PACK_LANES: [u32; 2] = [8, 16];
 
 /// Rows of a group of weights in the packs `subgroup` and `coopmat`.
 const STORAGE_PACK_LANES: usize = 32;
@@ -195,7 +195,10 @@ fn report(index: usize, device: &PhysicalDevice) -> DeviceReport {
 fn own_pack(device: &PhysicalDevice) -> (Pack, String) {
     if device.properties().device_type == PhysicalDeviceType::Cpu {
         return match cpu_pack_obstacle(device) {
-            None => (Pack::Cpu, "it is a software device with subgroups of 8".to_owned()),
+            None => {
+                let lanes = device.properties().subgroup_size.unwrap_or(1);
+                (Pack::Cpu, format!("it is a software device with subgroups of {lanes}"))
+            }
             Some(obstacle) => (Pack::Subgroup, format!("the cpu pack does not fit: {obstacle}")),
         };
     }
@@ -214,8 +217,8 @@ fn own_pack(device: &PhysicalDevice) -> (Pack, String) {
 fn cpu_pack_obstacle(device: &PhysicalDevice) -> Option<String> {
     let properties = device.properties();
     let lanes = properties.subgroup_size.unwrap_or(1);
-    if lanes != CPU_PACK_LANES {
-        return Some(format!("subgroups have {lanes} lanes, not {CPU_PACK_LANES}"));
+    if !CPU_PACK_LANES.contains(&lanes) {
+        return Some(format!("subgroups have {lanes} lanes, not 8 or 16"));
     }
     let texels = properties.max_texel_buffer_elements;
     (texels < CPU_PACK_TEXELS)
@@ -320,7 +323,7 @@ impl Member {
     /// Rows of a group of repacked weights.
     pub(crate) fn lanes(&self) -> usize {
         match self.pack {
-            Pack::Cpu => CPU_PACK_LANES as usize,
+            Pack::Cpu => self.report.subgroup_size as usize,
             Pack::Subgroup | Pack::Coopmat => STORAGE_PACK_LANES,
         }
     }

@@ -46,5 +46,5 @@ pub use profile::StageTime;
 pub use self_test::self_test;
 pub use step::{RowLogits, StepLane, StepResult};
 pub use threads::{
-    GroupReport, SOFTWARE_THREADS_VARIABLE, SoftwareThreads, run_software_devices_inline, software_threads,
+    GroupReport, SOFTWARE_THREADS_VARIABLE, SoftwareThreads, set_up_software_devices, software_threads,
 };

@@ -1,13 +1,17 @@
-//! How software devices run their work: on a pool of the driver's own threads, or inline.
+//! How software devices run their work: on a pool of the driver's own threads, or inline; and by how wide vectors.
 //!
 //! Mesa's software driver reads `LP_NUM_THREADS` when it starts. Its pool costs tens of microseconds per
 //! dispatch; with 0 threads a dispatch runs at once on the queue's own thread, and a device group uses
-//! all cores instead.
+//! all cores instead. `LP_NATIVE_VECTOR_WIDTH` is the bits of its vectors, 256 where nobody says otherwise: with 512,
+//! which processors with AVX-512 have, an instruction takes 16 rows of a matrix instead of 8.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The variable that Mesa's software driver reads.
 pub const SOFTWARE_THREADS_VARIABLE: &str = "LP_NUM_THREADS";
+
+/// The variable by which it is told how wide its vectors are, in bits.
+const VECTOR_VARIABLE: &str = "LP_NATIVE_VECTOR_WIDTH";
 
 /// How a software device runs its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +22,7 @@ pub enum SoftwareThreads {
     Inline,
 }
 
-/// Whether [`run_software_devices_inline`] said so, and nobody before it.
+/// Whether [`set_up_software_devices`] said so, and nobody before it.
 static SAID_HERE: AtomicBool = AtomicBool::new(false);
 
 /// How one device group computes, for people to read, and whether its driver should be started otherwise.
@@ -46,7 +50,7 @@ pub(super) enum Alone {
 }
 
 impl GroupReport {
-    /// Whether [`run_software_devices_inline`] has left a software device with one core where the driver's
+    /// Whether [`set_up_software_devices`] has left a software device with one core where the driver's
     /// own threads would use all of them. It takes a new process to change that.
     pub fn misses_the_pool(&self) -> bool {
         let alone = self.alone.as_ref().is_some_and(|alone| *alone != Alone::OneCore);
@@ -75,16 +79,34 @@ pub fn software_threads() -> SoftwareThreads {
     }
 }
 
-/// Makes software devices run their work inline, unless the environment already says how. A program calls
-/// this first of all; where other threads already run (or that cannot be told), nothing is changed. An
-/// embedded engine never calls it: the environment belongs to the program.
-pub fn run_software_devices_inline() {
+/// Makes software devices run their work inline and by the processor's widest vectors, unless the environment already
+/// says how. A program calls this first of all; where other threads already run (or that cannot be told), nothing is
+/// changed. An embedded engine never calls it: the environment belongs to the program.
+pub fn set_up_software_devices() {
     if std::env::var_os(SOFTWARE_THREADS_VARIABLE).is_some() || !is_only_thread() {
         return;
     }
     // SAFETY: no other thread runs that could read the environment meanwhile.
     unsafe { std::env::set_var(SOFTWARE_THREADS_VARIABLE, "0") };
     SAID_HERE.store(true, Ordering::Relaxed);
+    if has_512_bits() && std::env::var_os(VECTOR_VARIABLE).is_none() {
+        // SAFETY: as before.
+        unsafe { std::env::set_var(VECTOR_VARIABLE, "512") };
+    }
+}
+
+/// Whether the processor has what the driver's compiler needs to make good code of vectors of 512 bits.
+#[cfg(target_arch = "x86_64")]
+fn has_512_bits() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_512_bits() -> bool {
+    false
 }
 
 /// Whether this thread is the process's only one; false where that cannot be told.

@@ -2,19 +2,22 @@
 // Attention of some query heads of one or more rows over their sequence's pages, for CPU devices. One
 // workgroup is a tile, ROWS rows of one sequence at positions that follow each other, and HEADS query heads
 // that share a KV head, so that keys and values are read once for all of them. Softmax is kept online, in
-// groups of 8 tokens from the sequence's start: the split lies at absolute positions, so a row's sums do not
-// depend on other rows, on slicing, on how many rows a tile has or on how many lanes run.
+// groups of LANES tokens from the sequence's start: the split lies at absolute positions, so a row's sums do not
+// depend on other rows, on slicing, on how many rows a tile has or on how many lanes of a batch run.
+// 8 lanes share a token's values; where there are 16, each half adds every other token, and at last the halves meet.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_control_flow_attributes : require
 #include "cache.glsl"
-layout(local_size_x = 8) in; // one subgroup of 8; the host checks it
+layout(local_size_x_id = 0) in; // one subgroup; the host checks it
+layout(constant_id = 0) const int LANES = 8; // or 16; equals the subgroup size
 layout(constant_id = 1) const int HEAD_WIDTH = 64; // a multiple of 64
 layout(constant_id = 2) const int HEADS = 1; // a divisor of the query heads per KV head
 layout(constant_id = 3) const int ROWS = 1;
 
-#define LANES 8
+#define SHARING 8                         // lanes that share a token's values
+#define TOGETHER (LANES / SHARING)        // tokens whose values are added at a time
 #define CHUNKS (HEAD_WIDTH / 64)          // a chunk is 64 places of the head, 8 to a lane
 #define NO_SCORE (-3.0e38)
 // A query is one head of one of the tile's rows.
@@ -25,8 +28,8 @@ layout(set = 0, binding = 0) uniform samplerBuffer queries;       // [row][head]
 layout(set = 0, binding = 1) uniform usamplerBuffer keys;
 layout(set = 0, binding = 2) uniform usamplerBuffer cached_values;
 layout(set = 0, binding = 3) readonly buffer Rows { RowInfo rows[]; };
-layout(set = 0, binding = 4) readonly buffer Tables { uint page_table[]; };
-layout(set = 0, binding = 5) writeonly buffer Output { float result[]; }; // [row][head][HEAD_WIDTH]
+layout(set = 0, binding = 4) uniform usamplerBuffer page_table;
+layout(set = 0, binding = 5) writeonly buffer Output { vec4 result[]; }; // [row][head][HEAD_WIDTH / 4]
 layout(set = 0, binding = 6) readonly buffer Tiles { uint first_rows[]; }; // the first row of each tile
 
 layout(push_constant) uniform Push {
@@ -59,7 +62,8 @@ void fetch8(usamplerBuffer cache, int at, int step, out float values[8]) {
 float largest_of_lanes(float value) {
     value = max(value, subgroupShuffleXor(value, 1u));
     value = max(value, subgroupShuffleXor(value, 2u));
-    return max(value, subgroupShuffleXor(value, 4u));
+    value = max(value, subgroupShuffleXor(value, 4u));
+    return LANES > 8 ? max(value, subgroupShuffleXor(value, 8u)) : value;
 }
 
 float sum_of_lanes(float value) {
@@ -67,11 +71,13 @@ float sum_of_lanes(float value) {
     sum += subgroupShuffleXor(sum, 1u);
     sum += subgroupShuffleXor(sum, 2u);
     sum += subgroupShuffleXor(sum, 4u);
+    if (LANES > 8) sum += subgroupShuffleXor(sum, 8u);
     return sum;
 }
 
 void main() {
-    const int lane = int(gl_LocalInvocationID.x);
+    // Constants to software drivers, unlike the place in the workgroup; both are the same.
+    const int lane = int(gl_SubgroupInvocationID), sharer = lane % SHARING;
     // Software drivers read push constants anew, lane by lane, wherever they are named within a loop or a condition.
     const int heads = int(push.heads), kv_heads = int(push.kv_heads);
     const int first_row = int(first_rows[gl_WorkGroupID.x + push.base_x + push.first_tile]);
@@ -88,9 +94,9 @@ void main() {
     }
     const int start = starts[0], end = ends[ROWS - 1];
 
-    float query[QUERIES * CHUNKS * 8]; // lane l holds places 8 * l .. 8 * l + 7 of each chunk
+    float query[QUERIES * CHUNKS * 8]; // sharer s holds places 8 * s .. 8 * s + 7 of each chunk
     FOR_QUERIES [[unroll]] for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        int at = (PLACE(q) + chunk * 64 + lane * 8) / 4;
+        int at = (PLACE(q) + chunk * 64 + sharer * 8) / 4;
         vec4 first = texelFetch(queries, at), last = texelFetch(queries, at + 1);
         [[unroll]] for (int i = 0; i < 4; i++) {
             query[(q * CHUNKS + chunk) * 8 + i] = first[i];
@@ -107,7 +113,7 @@ void main() {
     // Software drivers run a loop's body once more for nothing where its test comes first.
     int first_token = start / LANES * LANES;
     do {
-        const int page_head = int(page_table[table + first_token / PAGE_TOKENS]) * kv_heads + kv_head;
+        const int page_head = int(texelFetch(page_table, table + first_token / PAGE_TOKENS).x) * kv_heads + kv_head;
         const int in_page = first_token % PAGE_TOKENS;
         const int token = first_token + lane;
         precise float score[QUERIES];
@@ -133,12 +139,13 @@ void main() {
             total[q] = total[q] * fade + sum_of_lanes(weight);
             [[unroll]] for (int i = 0; i < CHUNKS * 8; i++) output_sum[q * CHUNKS * 8 + i] *= fade;
         }
-        [[unroll]] for (int of_lane = 0; of_lane < LANES; of_lane++) {
+        [[unroll]] for (int first = 0; first < LANES; first += TOGETHER) {
+            const int of_lane = first + lane / SHARING;
             // What lies in the page beyond the last row's position is garbage: read a visible place instead.
             const int place = clamp(first_token + of_lane, start, end) % PAGE_TOKENS;
             [[unroll]] for (int chunk = 0; chunk < CHUNKS; chunk++) {
                 float value[8];
-                fetch8(cached_values, (page_head * PAGE_TOKENS + place) * texels + (chunk * 8 + lane) * per_eight, 1, value);
+                fetch8(cached_values, (page_head * PAGE_TOKENS + place) * texels + (chunk * 8 + sharer) * per_eight, 1, value);
                 FOR_QUERIES {
                     float weight = OF_LANE(score[q], of_lane);
                     [[unroll]] for (int i = 0; i < 8; i++) {
@@ -152,10 +159,19 @@ void main() {
     } while (first_token <= end);
 
     FOR_QUERIES [[unroll]] for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        int at = PLACE(q) + chunk * 64 + lane * 8;
+        vec4 halves[2];
         [[unroll]] for (int i = 0; i < 8; i++) {
-            precise float value = output_sum[(q * CHUNKS + chunk) * 8 + i] / total[q];
-            result[at + i] = value;
+            precise float sum = output_sum[(q * CHUNKS + chunk) * 8 + i];
+            if (TOGETHER == 2) sum += subgroupShuffleXor(sum, uint(SHARING));
+            precise float value = sum / total[q];
+            halves[i / 4][i % 4] = value;
+        }
+        const int at = (PLACE(q) + chunk * 64 + sharer * 8) / 4;
+        if (TOGETHER == 2) {
+            result[at + lane / SHARING] = lane < SHARING ? halves[0] : halves[1];
+        } else {
+            result[at] = halves[0];
+            result[at + 1] = halves[1];
         }
     }
 }

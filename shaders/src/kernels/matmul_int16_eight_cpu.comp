@@ -1,7 +1,7 @@
 #version 450
 // Matrix times activations for CPU devices, 8 tokens at a time: int16 activations, 4- or 8-bit weights.
 // One lane is one output row; a workgroup takes ROW_GROUPS groups of LANES rows and one tile of 8 tokens.
-// A lane fetches the activations of the token of its own number, and each token's are then shuffled to all
+// Lanes fetch the activations, 8 lanes one quarter of a block for the 8 tokens, and each token's are then shuffled to all
 // lanes. The terms and their order are those of matmul_int16_one_cpu.comp: same row, same bits.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -13,13 +13,18 @@
 
 #define FOR_GROUPS [[unroll]] for (int group = 0; group < ROW_GROUPS; group++)
 #define TOKENS 8
+// Quarters of a block that one fetch gives, with as many fetches in all; quarter and token of a lane.
+#define QUARTERS (LANES / TOKENS)
+#define FETCHES (4 / QUARTERS)
+#define LANE_OF(quarter, token) ((quarter) % QUARTERS * TOKENS + (token))
+#define SUM_OF_TOKEN(token) (QUARTERS == 1 ? OF_LANE(input_sum, token) : OF_LANE(input_sum, token) + OF_LANE(input_sum, TOKENS + token))
 #if CODE_KIND == CODES_4BIT
 #define WEIGHT(group, quarter, i) int((packed[group][quarter] >> (4 * (i))) & 15u)
 #define SIGNED(dot, token) (dot)
 #else
 #define WEIGHT(group, quarter, i) int((packed[((quarter) >> 1) * ROW_GROUPS + group][((quarter) & 1) * 2 + ((i) >> 2)] >> (8 * ((i) & 3))) & 255u)
 // Codes are stored 128 too large.
-#define SIGNED(dot, token) ((dot) - (OF_LANE(input_sum, token) << 7))
+#define SIGNED(dot, token) ((dot) - (SUM_OF_TOKEN(token) << 7))
 #endif
 #define FOR_TOKENS [[unroll]] for (int token = 0; token < TOKENS; token++)
 
@@ -42,8 +47,8 @@ void main() {
         const int input_block = tile * blocks + block;
         // All fetches come before any sum: each is a call, and registers do not outlive calls.
         uvec4 words[4];
-        [[unroll]] for (int quarter = 0; quarter < 4; quarter++) words[quarter] = texelFetch(input_codes, (input_block * 4 + quarter) * 8 + lane);
-        vec4 input_scale = texelFetch(input_scales, input_block * 8 + lane);
+        [[unroll]] for (int fetch = 0; fetch < FETCHES; fetch++) words[fetch] = texelFetch(input_codes, input_block * 4 * TOKENS + fetch * LANES + lane);
+        vec4 input_scale = texelFetch(input_scales, input_block * TOKENS + lane % TOKENS);
 #if SCALE_KIND == SCALES_HALF
         vec2 scales[ROW_GROUPS];
         FOR_GROUPS scales[group] = unpackHalf2x16(texelFetch(weight_scales, (ENTRY(groups[group], block >> 2, (blocks + 3) >> 2) * LANES + lane) * 4 + (block & 3)).x);
@@ -61,17 +66,17 @@ void main() {
 
         int dots[ROW_GROUPS * TOKENS];
         for (int i = 0; i < ROW_GROUPS * TOKENS; i++) dots[i] = 0;
-        // Of the token of the lane's own number.
+        // Of what the lane itself fetched.
         int input_sum = 0;
 #define QUARTER(quarter) { \
     [[unroll]] for (int i = 0; i < 8; i++) { \
-        uint word = words[quarter][i >> 1]; \
+        uint word = words[(quarter) / QUARTERS][i >> 1]; \
         int input_code = (i & 1) == 0 ? int(word << 16) >> 16 : int(word) >> 16; \
-        input_sum += input_code; \
+        if ((quarter) % QUARTERS == 0) input_sum += input_code; \
         int weights[ROW_GROUPS]; \
         FOR_GROUPS weights[group] = WEIGHT(group, quarter, i); \
         FOR_TOKENS { \
-            int x = OF_LANE(input_code, token); \
+            int x = OF_LANE(input_code, LANE_OF(quarter, token)); \
             FOR_GROUPS dots[group * TOKENS + token] += weights[group] * x; \
         } \
     } }

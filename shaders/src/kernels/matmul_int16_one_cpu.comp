@@ -43,7 +43,8 @@ void main() {
     int first_block = 0;
 #if CODE_TEXELS > 1
     // CPUs fetch ahead along a run, but begin anew with each page of memory: so the first lines of a page are read while
-    // the page before it is at work. What they hold is used in a way that changes nothing.
+    // the page before it is at work. What they hold is used in a way that changes nothing. Not with 16 lanes: a turn takes
+    // a whole page then, and would wait for each.
     const int bundles = (int(rows) + LANES * ROW_GROUPS - 1) / (LANES * ROW_GROUPS);
     const int last_texel = bundles * blocks * CODE_TEXELS * ROW_GROUPS * LANES - 1;
     uint touched = 0u;
@@ -61,15 +62,17 @@ void main() {
         EACH_GROUP(scale_words[group] = texelFetch(weight_scales,
             ENTRY(groups[group], first_block >> 1, (blocks + 1) >> 1) * LANES + lane);)
 #endif
-        // Lanes 0 to 3 fetch the quarters of the first block, 4 to 7 those of the second.
-        int fetched_block = min(first_block + (lane >> 2), blocks - 1);
+        // Lanes 0 to 3 fetch the quarters of the first block, 4 to 7 those of the second, and further lanes the same.
+        int fetched_block = min(first_block + (lane >> 2 & 1), blocks - 1);
         uvec4 input_words = texelFetch(input_codes, ((tile * blocks + fetched_block) * 4 + (lane & 3)) * 8 + tile_row);
         vec4 input_scale = texelFetch(input_scales, (tile * blocks + fetched_block) * 8 + tile_row);
 #if CODE_TEXELS > 1
-        int turn_texel = ENTRY(groups[0], first_block * CODE_TEXELS, blocks * CODE_TEXELS) * LANES;
-        bool begins_page = turn_texel % PAGE_TEXELS < 2 * CODE_TEXELS * ROW_GROUPS * LANES;
-        int next_page = (turn_texel / PAGE_TEXELS + 1) * PAGE_TEXELS + (lane & 1) * LINE_TEXELS;
-        touched |= texelFetch(weight_codes, min(begins_page ? next_page : turn_texel, last_texel)).x;
+        if (LANES == 8) {
+            int turn_texel = ENTRY(groups[0], first_block * CODE_TEXELS, blocks * CODE_TEXELS) * LANES;
+            bool begins_page = turn_texel % PAGE_TEXELS < 2 * CODE_TEXELS * ROW_GROUPS * LANES;
+            int next_page = (turn_texel / PAGE_TEXELS + 1) * PAGE_TEXELS + (lane & 1) * LINE_TEXELS;
+            touched |= texelFetch(weight_codes, min(begins_page ? next_page : turn_texel, last_texel)).x;
+        }
 #endif
 #define INPUT_WORD(b, k) OF_LANE(input_words[((k) >> 1) & 3], (b) * 4 + ((k) >> 3))
 #define INPUT(b, k) (((k) & 1) == 0 ? int(INPUT_WORD(b, k) << 16) >> 16 : int(INPUT_WORD(b, k)) >> 16)

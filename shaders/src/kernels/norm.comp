@@ -2,7 +2,7 @@
 // Adds a delta to the residual stream, normalises the sum (RMSNorm) and stores it as activations.
 // One workgroup is one row; a lane takes whole blocks of 32 values, so the order of every sum is fixed
 // by the width and the workgroup's size alone. Widths are multiples of 4.
-// With TEXELS, what is read comes out of texel buffers, and lanes are those of one subgroup of 8: software
+// With TEXELS, what is read comes out of texel buffers, and lanes are those of one subgroup of 8 or 16: software
 // drivers are fast at neither storage nor shared memory.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -55,6 +55,7 @@ layout(push_constant) uniform Push {
 #if TEXELS
 float sum_over_lanes(float partial) {
     precise float sum = partial;
+    if (LANES > 8u) sum += subgroupShuffleXor(sum, 8u);
     sum += subgroupShuffleXor(sum, 4u);
     sum += subgroupShuffleXor(sum, 2u);
     sum += subgroupShuffleXor(sum, 1u);

@@ -7,7 +7,8 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "cache.glsl"
-layout(local_size_x = 8) in; // one subgroup of 8; the host checks it
+layout(local_size_x_id = 0) in; // one subgroup; the host checks it
+layout(constant_id = 0) const int LANES = 8; // or 16; equals the subgroup size
 layout(constant_id = 1) const int HEAD_WIDTH = 64; // a multiple of 8
 layout(constant_id = 2) const int PART = 0;        // 0 queries, 1 keys, 2 values
 layout(constant_id = 3) const int FLAGS = 0;
@@ -18,7 +19,6 @@ layout(constant_id = 4) const int ROTATED = 64;    // how many of a query's or k
 #define ADD_BIAS 1
 #define NORM_HEADS 2
 #define ROTATE_PAIRS 4 // pairs are (2i, 2i + 1); otherwise (i, i + rotated / 2)
-#define LANES 8
 
 layout(set = 0, binding = 0) uniform samplerBuffer source;    // [row][queries, keys, values]
 layout(set = 0, binding = 1) uniform samplerBuffer bias;      // same order as a row of source
@@ -117,6 +117,7 @@ void main() {
             squares += value.z * value.z;
             squares += value.w * value.w;
         }
+        if (LANES > 8) squares += subgroupShuffleXor(squares, 8u);
         squares += subgroupShuffleXor(squares, 4u);
         squares += subgroupShuffleXor(squares, 2u);
         squares += subgroupShuffleXor(squares, 1u);

@@ -189,13 +189,15 @@ impl Case<'_> {
             (1, self.bound(&key_region, Format::R32G32B32A32_UINT)),
             (2, self.bound(&value_region, Format::R32G32B32A32_UINT)),
             (3, Bound::Storage(words(&[POSITION as u32, 0, 0, 0])?)),
-            (4, Bound::Storage(words(&[1, 0])?)),
+            (4, self.bound(&words(&[1, 0])?, Format::R32_UINT)),
             (5, Bound::Storage(result.clone())),
         ];
+        let lanes = self.group.first().lanes();
         let (kernel, constants) = match self.pack() {
             Pack::Cpu => {
                 bindings.push((6, Bound::Storage(words(&[0])?)));
-                (Kernel::AttentionCpu(CacheKind::Float16), vec![(1, HEAD_WIDTH as u32), (2, 1), (3, 1)])
+                let constants = vec![(0, lanes as u32), (1, HEAD_WIDTH as u32), (2, 1), (3, 1)];
+                (Kernel::AttentionCpu(CacheKind::Float16), constants)
             }
             Pack::Subgroup | Pack::Coopmat => {
                 (Kernel::AttentionSubgroup(CacheKind::Float16), vec![(1, HEAD_WIDTH as u32)])
@@ -211,7 +213,7 @@ impl Case<'_> {
         let (key, value) = (|token: usize| head_of(&keys, token), |token: usize| head_of(&values, token));
         let seen = Sequence { position: POSITION, window: None, key: &key, value: &value };
         let twin = match self.pack() {
-            Pack::Cpu => attention_cpu::attention(&query, &seen),
+            Pack::Cpu => attention_cpu::attention(&query, &seen, lanes),
             Pack::Subgroup | Pack::Coopmat => attention_subgroup::attention(&query, &seen),
         };
         let found = result.read::<f32>(HEAD_WIDTH)?;

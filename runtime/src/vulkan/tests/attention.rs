@@ -132,7 +132,14 @@ impl Case {
             })
             .collect();
         bindings.push((3, Binding::Storage(bench.filled(&infos))));
-        bindings.push((4, Binding::Storage(bench.filled(&tables))));
+        let tables = bench.filled(&tables);
+        bindings.push((
+            4,
+            match on_texels {
+                true => bench.texels(&tables, Format::R32_UINT),
+                false => Binding::Storage(tables),
+            },
+        ));
         bindings.push((5, Binding::Storage(result.clone())));
         let window = self.window.unwrap_or(0);
         let (heads, width) = (self.heads(), self.width as u32);
@@ -140,7 +147,8 @@ impl Case {
             let first_rows: Vec<u32> = (0..self.rows.len() as u32).step_by(self.tile_rows).collect();
             bindings.push((6, Binding::Storage(bench.filled(&first_rows))));
             let queries = queries_per_workgroup(self.queries_per_kv, self.width);
-            let constants = [(1, width), (2, queries as u32), (3, self.tile_rows as u32)];
+            let lanes = bench.member().lanes() as u32;
+            let constants = [(0, lanes), (1, width), (2, queries as u32), (3, self.tile_rows as u32)];
             let push = [heads, self.kv_heads, window, 0].map(|word| word as u32);
             let groups = [first_rows.len(), heads / queries, 1];
             bench.dispatch(Kernel::AttentionCpu(self.kind), &constants, &bindings, push, groups);
@@ -182,7 +190,7 @@ fn check(case: &Case) {
                 let at = head * case.width..(head + 1) * case.width;
                 let query = &case.query((sequence, position))[at.clone()];
                 let twin = match on_texels {
-                    true => attention_cpu::attention(query, &seen),
+                    true => attention_cpu::attention(query, &seen, bench.member().lanes()),
                     false => attention_subgroup::attention(query, &seen),
                 };
                 for ((found, twin), exact) in found[row][at].iter().zip(&twin).zip(exact(query, &seen)) {
@@ -257,7 +265,7 @@ fn the_rows_of_a_tile_have_the_bits_that_they_have_alone() {
         for (kind, width, queries_per_kv) in
             [(CacheKind::Float16, 64, 3), (CacheKind::Float32, 64, 1), (CacheKind::Float16, 128, 2)]
         {
-            // From groups of 8 tokens that a tile's rows share, and from the last place of one.
+            // From groups of tokens that a tile's rows share, and from the last place of one.
             for (from, window) in [([0, 64], None), ([5, 31], None), ([7, 39], Some(9)), ([5, 70], Some(1))] {
                 let alone = Case { window, ..Case::tiled(kind, width, queries_per_kv, from) };
                 for tile_rows in [2, 4] {

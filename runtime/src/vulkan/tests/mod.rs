@@ -11,6 +11,7 @@ mod bench;
 mod cache;
 mod ceilings;
 mod group;
+mod lanes;
 mod matmul;
 mod norm;
 mod rope_append;

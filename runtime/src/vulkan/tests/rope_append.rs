@@ -121,8 +121,10 @@ impl Case {
                     (9, Binding::Storage(lengths.clone())),
                 ];
                 let push = [sizes[0], sizes[1], floats[0], floats[1], 4];
+                let lanes = bench.member().lanes();
                 let constants =
-                    [(1, self.width as u32), (2, part as u32), (3, self.flags), (4, self.rotated as u32)];
+                    [lanes, self.width, part, self.flags as usize, self.rotated].map(|value| value as u32);
+                let constants: Vec<(u32, u32)> = (0..).zip(constants).collect();
                 let groups = [self.rows.len(), heads, 1];
                 bench.dispatch(Kernel::RopeAppendCpu(self.kind), &constants, &bindings, push, groups);
             }
