@@ -258,7 +258,7 @@ impl Part {
         let kind = input_kind(member.pack, storage, precision);
         let groups = rows.div_ceil(member.lanes());
         let mut ready = |tile| {
-            let bindings = bindings(member.pack, storage, kind, tile, &weights, input, output);
+            let bindings = bindings(member.pack, storage, kind, &weights, input, output);
             group.stage(pipelines, kernel(member, storage, kind, tile), &bindings)
         };
         let (one, eight) = (ready(Tile::One)?, ready(Tile::Eight)?);
@@ -270,7 +270,7 @@ impl Part {
             [Tile::One, Tile::Eight].map(|tile| groups.div_ceil(per_workgroup(tile)));
         let coopmat = match (kind, coopmat_kernel(member, storage)) {
             (InputKind::Int8, Some(kernel)) => {
-                let bindings = bindings(member.pack, storage, kind, Tile::Eight, &weights, input, output);
+                let bindings = bindings(member.pack, storage, kind, &weights, input, output);
                 Some((group.stage(pipelines, kernel, &bindings)?, groups))
             }
             _ => None,
@@ -317,7 +317,6 @@ fn bindings(
     pack: Pack,
     storage: Storage,
     input_kind: InputKind,
-    tile: Tile,
     weights: &Weights,
     input: &Activations,
     output: &Region,
@@ -337,8 +336,8 @@ fn bindings(
         }
         Pack::Cpu => {
             bindings.push((0, Bound::Texels(weights.codes.clone(), Format::R32G32B32A32_UINT)));
-            // With codes, the kernel for one token fetches whole texels, and so the scales of several blocks.
-            let whole = tile == Tile::One && input_kind != InputKind::Float;
+            // With codes, kernels fetch whole texels, and so the scales of several blocks.
+            let whole = input_kind != InputKind::Float;
             let scale_format = match (storage.scales, whole) {
                 (ScaleKind::Half, false) => Format::R32_UINT,
                 (ScaleKind::Float, false) => Format::R32G32_UINT,

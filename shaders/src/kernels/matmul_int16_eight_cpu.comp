@@ -26,6 +26,7 @@
 // Codes are stored 128 too large.
 #define SIGNED(dot, token) ((dot) - (SUM_OF_TOKEN(token) << 7))
 #endif
+#define SHARED_SCALES (SCALE_KIND == SCALES_HALF ? 4 : 2) // blocks whose scales are in one texel
 #define FOR_TOKENS [[unroll]] for (int token = 0; token < TOKENS; token++)
 
 void main() {
@@ -44,6 +45,13 @@ void main() {
     // Software drivers run a loop's body once more for nothing where its test comes first.
     int block = 0;
     do {
+#if SCALE_KIND != SCALES_FLOAT_PER_16
+        // One texel has the scales of several blocks.
+        uvec4 scale_words[ROW_GROUPS];
+        FOR_GROUPS scale_words[group] = texelFetch(weight_scales,
+            ENTRY(groups[group], block / SHARED_SCALES, (blocks + SHARED_SCALES - 1) / SHARED_SCALES) * LANES + lane);
+        do {
+#endif
         const int input_block = tile * blocks + block;
         // All fetches come before any sum: each is a call, and registers do not outlive calls.
         uvec4 words[4];
@@ -51,10 +59,13 @@ void main() {
         vec4 input_scale = texelFetch(input_scales, input_block * TOKENS + lane % TOKENS);
 #if SCALE_KIND == SCALES_HALF
         vec2 scales[ROW_GROUPS];
-        FOR_GROUPS scales[group] = unpackHalf2x16(texelFetch(weight_scales, (ENTRY(groups[group], block >> 2, (blocks + 3) >> 2) * LANES + lane) * 4 + (block & 3)).x);
+        FOR_GROUPS {
+            uvec2 pair = (block & 2) == 0 ? scale_words[group].xy : scale_words[group].zw;
+            scales[group] = unpackHalf2x16((block & 1) == 0 ? pair.x : pair.y);
+        }
 #elif SCALE_KIND == SCALES_FLOAT
         vec2 scales[ROW_GROUPS];
-        FOR_GROUPS scales[group] = uintBitsToFloat(texelFetch(weight_scales, (ENTRY(groups[group], block >> 1, (blocks + 1) >> 1) * LANES + lane) * 2 + (block & 1)).xy);
+        FOR_GROUPS scales[group] = uintBitsToFloat((block & 1) == 0 ? scale_words[group].xy : scale_words[group].zw);
 #else
         vec4 scales[ROW_GROUPS];
         FOR_GROUPS scales[group] = uintBitsToFloat(texelFetch(weight_scales, ENTRY(groups[group], block, blocks) * LANES + lane));
@@ -105,7 +116,11 @@ void main() {
 #endif
             sums[group * TOKENS + token] += term;
         }
-    } while (++block < blocks);
+        block++;
+#if SCALE_KIND != SCALES_FLOAT_PER_16
+        } while (block % SHARED_SCALES != 0 && block < blocks);
+#endif
+    } while (block < blocks);
 
     FOR_GROUPS {
         uint row = uint((first_group + group) * LANES + lane);
