@@ -174,11 +174,12 @@ impl Build<'_> {
         let keys = self.group.region("the keys of a layer", bytes, Home::Device)?;
         let values = self.group.region("the values of a layer", bytes, Home::Device)?;
         let rope_append = self.rope_append(tensors, description, &keys, &values)?;
-        let attention = self.attention(&keys, &values)?;
         let precision = self.options.precision;
         let post_attention = tensors.post_attention_norm.as_ref();
         let post_feed_forward = tensors.post_feed_forward_norm.as_ref();
-        let delta = if post_attention.is_some() { ADD_DELTA | NORM_DELTA } else { ADD_DELTA };
+        // One kernel fewer to compile: all norms that take a delta in find their rows by the row map.
+        let own = if post_attention.is_some() { NORM_DELTA } else { 0 };
+        let delta = ADD_DELTA | USE_ROW_MAP | own;
         // After the last layer, the head's own norm takes the output in, for the wanted rows only.
         let following = model.layers().get(index + 1);
         let (next, next_flags) = match following {
@@ -188,7 +189,7 @@ impl Build<'_> {
             Some(next) => (&next.attention_norm, 0),
             None => {
                 let head = self.stored_for(&[&model.tensors().output], precision);
-                (&model.tensors().output_norm, USE_ROW_MAP | head)
+                (&model.tensors().output_norm, head)
             }
         };
         let gate = match self.shape.activation {
@@ -203,8 +204,7 @@ impl Build<'_> {
         Ok(Layer {
             qkv: self.matrix(&joint(tensors), &buffers.joint)?,
             rope_append,
-            attention,
-            store_attended: self.activate(&buffers.attended, output_stored)?,
+            attention: self.attention(&keys, &values, output_stored)?,
             output: self.matrix_with(self.output_precision(), &output, &buffers.delta)?,
             feed_forward_norm: self.norm(
                 &tensors.feed_forward_norm,
@@ -291,29 +291,31 @@ impl Build<'_> {
         Ok(RopeAppend::Joint(self.stage(Kernel::RopeAppend(kind), constants, &bindings)?, flags))
     }
 
-    fn attention(&mut self, keys: &Region, values: &Region) -> Result<Attention, VulkanError> {
+    /// Attention, whose output is stored as activations of the kinds that `stored` names.
+    fn attention(&mut self, keys: &Region, values: &Region, stored: u32) -> Result<Attention, VulkanError> {
         let buffers = self.buffers;
         let kind = self.options.kv_type.kind();
-        let mut bindings =
-            vec![(3, Bound::Storage(buffers.rows.clone())), (5, Bound::Storage(buffers.attended.clone()))];
+        let mut bindings = vec![(3, Bound::Storage(buffers.rows.clone()))];
         let head_dim = self.shape.head_dim as u32;
         if !attention_on_texels(self.shape.pack, self.shape.head_dim) {
             bindings.push((0, Bound::Storage(buffers.queries.clone())));
             bindings.push((1, Bound::Storage(keys.clone())));
             bindings.push((2, Bound::Storage(values.clone())));
             bindings.push((4, Bound::Storage(buffers.tables.clone())));
+            bindings.push((5, Bound::Storage(buffers.attended.clone())));
             let stage = self.stage(Kernel::AttentionSubgroup(kind), vec![(1, head_dim)], &bindings)?;
-            return Ok(Attention::ByRows(stage));
+            return Ok(Attention::ByRows { stage, store: self.activate(&buffers.attended, stored)? });
         }
         bindings.push((0, Bound::Texels(buffers.queries.clone(), Format::R32G32B32A32_SFLOAT)));
         bindings.push((1, Bound::Texels(keys.clone(), Format::R32G32B32A32_UINT)));
         bindings.push((2, Bound::Texels(values.clone(), Format::R32G32B32A32_UINT)));
         bindings.push((4, Bound::Texels(buffers.tables.clone(), Format::R32_UINT)));
-        bindings.push((6, Bound::Storage(buffers.tiles.clone())));
+        bindings.push((5, Bound::Storage(buffers.tiles.clone())));
+        bindings.extend(self.stored(6));
         let queries = attention_queries(self.shape) as u32;
         let (tile_rows, lanes) = (self.shape.tile_rows, self.lanes());
         let mut of_rows = |rows: usize| {
-            let constants = vec![(0, lanes), (1, head_dim), (2, queries), (3, rows as u32)];
+            let constants = vec![(0, lanes), (1, head_dim), (2, queries), (3, rows as u32), (4, stored)];
             self.stage(Kernel::AttentionCpu(kind), constants, &bindings)
         };
         Ok(Attention::ByTiles { single: of_rows(1)?, whole: of_rows(tile_rows)? })

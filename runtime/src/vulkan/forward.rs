@@ -134,7 +134,6 @@ pub(super) struct Layer {
     pub(super) qkv: Matrix,
     pub(super) rope_append: RopeAppend,
     pub(super) attention: Attention,
-    pub(super) store_attended: Stage,
     pub(super) output: Matrix,
     /// Adds the attention's output and normalises for the feed-forward.
     pub(super) feed_forward_norm: Stage,
@@ -147,9 +146,9 @@ pub(super) struct Layer {
 
 /// Who computes a layer's attention.
 pub(super) enum Attention {
-    /// A kernel that takes row by row.
-    ByRows(Stage),
-    /// A kernel that takes tiles, specialised for one row and for [`Shape::tile_rows`] rows.
+    /// A kernel that takes row by row, and one that stores its output as activations.
+    ByRows { stage: Stage, store: Stage },
+    /// A kernel that takes tiles and stores activations, specialised for one row and for [`Shape::tile_rows`] rows.
     ByTiles { single: Stage, whole: Stage },
 }
 

@@ -142,6 +142,11 @@ impl Pipelines {
         self.not_made().filter(|&index| self.kernels[index].urgent > 0).collect()
     }
 
+    /// One of the kernels, counted in the order in which they were asked for.
+    pub(crate) fn kernel(&self, index: usize) -> Kernel {
+        self.kernels[index].what.kernel
+    }
+
     /// The kernels that are not made yet, counted in the order in which they were asked for.
     pub(crate) fn not_made(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.kernels.len()).filter(|&index| !self.kernels[index].prepared.is_made())

@@ -68,7 +68,7 @@ impl Forward {
             // After the last layer, the head's own norm takes the output in, for the wanted rows only.
             if index + 1 < self.layers.len() || self.head.is_none() {
                 recorder.stage("norm");
-                recorder.dispatch(&layer.next_norm, self.norm_push(0), [rows, 1], Along::X);
+                recorder.dispatch(&layer.next_norm, self.norm_push(self.shape.rows_max), [rows, 1], Along::X);
                 recorder.barrier();
             }
         }
@@ -76,10 +76,11 @@ impl Forward {
 
     pub(super) fn record_first_norm(&self, recorder: &mut GroupRecorder<'_>, rows: usize) {
         recorder.stage("norm");
-        recorder.dispatch(&self.first_norm, self.norm_push(0), [rows, 1], Along::X);
+        recorder.dispatch(&self.first_norm, self.norm_push(self.shape.rows_max), [rows, 1], Along::X);
     }
 
-    /// What a norm is told that uses the row map from `map_offset` on, if it does.
+    /// What a norm is told that uses the row map from `map_offset` on, if it does: at [`Shape::rows_max`] begins the part
+    /// that names each row in order.
     fn norm_push(&self, map_offset: usize) -> NormPush {
         let map_offset = map_offset as u32;
         NormPush { width: self.shape.hidden as u32, epsilon: self.shape.epsilon, map_offset }
@@ -94,10 +95,12 @@ impl Forward {
         recorder.barrier();
         self.record_attending(recorder, index, rows, tiles);
         recorder.barrier();
-        let width = self.shape.attended_width() as u32;
-        let push = ActivatePush { width, stride: width, up_offset: 0 };
-        self.activate(recorder, &layer.store_attended, push, rows);
-        recorder.barrier();
+        if let Attention::ByRows { store, .. } = &layer.attention {
+            let width = self.shape.attended_width() as u32;
+            let push = ActivatePush { width, stride: width, up_offset: 0 };
+            self.activate(recorder, store, push, rows);
+            recorder.barrier();
+        }
         recorder.stage("matmul: attention output");
         layer.output.multiply(recorder, rows);
         recorder.barrier();
@@ -154,7 +157,7 @@ impl Forward {
         let window = self.descriptions[index].window.unwrap_or(0) as u32;
         recorder.stage("attention");
         match &self.layers[index].attention {
-            Attention::ByRows(stage) => {
+            Attention::ByRows { stage, .. } => {
                 let push = AttentionPush { heads, kv_heads, window };
                 let grid = [rows, shape.heads];
                 recorder.dispatch(stage, push, grid, Along::longer(grid));
@@ -172,7 +175,8 @@ impl Forward {
 
     fn record_feed_forward(&self, recorder: &mut GroupRecorder<'_>, layer: &Layer, rows: usize) {
         recorder.stage("norm");
-        recorder.dispatch(&layer.feed_forward_norm, self.norm_push(0), [rows, 1], Along::X);
+        let push = self.norm_push(self.shape.rows_max);
+        recorder.dispatch(&layer.feed_forward_norm, push, [rows, 1], Along::X);
         recorder.barrier();
         recorder.stage("matmul: gate, up");
         layer.gate_up.multiply(recorder, rows);

@@ -58,6 +58,7 @@ pub(super) struct Buffers {
     /// The first rows of attention's tiles.
     pub(super) tiles: Region,
     pub(super) angles: Region,
+    /// The rows whose logits are wanted, and behind room for `rows_max` of them all rows in order.
     pub(super) row_map: Region,
     pub(super) lengths: Region,
     pub(super) logits: Region,
@@ -135,6 +136,9 @@ impl Buffers {
         let rows = shape.rows_max.next_multiple_of(TILE_ROWS);
         let floats = |what: &str, count: usize, home| group.region(what, count * 4, home);
         let widest = shape.hidden.max(shape.attended_width()).max(shape.feed_forward);
+        let row_map = floats("a row map", 2 * shape.rows_max, Home::Upload)?;
+        let in_order: Vec<u32> = (0..shape.rows_max as u32).collect();
+        group.upload(&row_map, shape.rows_max * 4, bytemuck::cast_slice(&in_order))?;
         Ok(Self {
             residual: floats("the residual stream", rows * shape.hidden, Home::Device)?,
             hidden_in: floats("hidden states in", rows * shape.hidden, Home::Upload)?,
@@ -156,7 +160,7 @@ impl Buffers {
                 shape.ropes.len() * rows * shape.angle_pairs_max * 2,
                 Home::Upload,
             )?,
-            row_map: floats("a row map", rows, Home::Upload)?,
+            row_map,
             lengths: floats("KV lengths", shape.lanes_max.max(1), Home::Readback)?,
             logits: floats("logits", shape.logit_rows_max * shape.vocabulary, Home::Readback)?,
         })

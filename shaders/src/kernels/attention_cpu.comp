@@ -5,16 +5,19 @@
 // groups of LANES tokens from the sequence's start: the split lies at absolute positions, so a row's sums do not
 // depend on other rows, on slicing, on how many rows a tile has or on how many lanes of a batch run.
 // 8 lanes share a token's values; where there are 16, each half adds every other token, and at last the halves meet.
+// The result is stored as activations, as the attention's output matrix reads them: a lane has a quarter of a block.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_control_flow_attributes : require
 #include "cache.glsl"
+#include "activations.glsl"
 layout(local_size_x_id = 0) in; // one subgroup; the host checks it
 layout(constant_id = 0) const int LANES = 8; // or 16; equals the subgroup size
 layout(constant_id = 1) const int HEAD_WIDTH = 64; // a multiple of 64
 layout(constant_id = 2) const int HEADS = 1; // a divisor of the query heads per KV head
 layout(constant_id = 3) const int ROWS = 1;
+layout(constant_id = 4) const uint FLAGS = 0u; // which activations are stored
 
 #define SHARING 8                         // lanes that share a token's values
 #define TOGETHER (LANES / SHARING)        // tokens whose values are added at a time
@@ -29,8 +32,10 @@ layout(set = 0, binding = 1) uniform usamplerBuffer keys;
 layout(set = 0, binding = 2) uniform usamplerBuffer cached_values;
 layout(set = 0, binding = 3) readonly buffer Rows { RowInfo rows[]; };
 layout(set = 0, binding = 4) uniform usamplerBuffer page_table;
-layout(set = 0, binding = 5) writeonly buffer Output { vec4 result[]; }; // [row][head][HEAD_WIDTH / 4]
-layout(set = 0, binding = 6) readonly buffer Tiles { uint first_rows[]; }; // the first row of each tile
+layout(set = 0, binding = 5) readonly buffer Tiles { uint first_rows[]; }; // the first row of each tile
+layout(set = 0, binding = 6) writeonly buffer Codes { uvec4 codes[]; };
+layout(set = 0, binding = 7) writeonly buffer Scales { vec4 scales[]; };
+layout(set = 0, binding = 8) writeonly buffer Values { vec4 values[]; };
 
 layout(push_constant) uniform Push {
     uint heads;
@@ -41,10 +46,12 @@ layout(push_constant) uniform Push {
     uint base_y;
 } push;
 
+#include "store_activations.glsl"
+
 #define OF_LANE(value, lane) subgroupShuffle(value, uint(lane))
 #define FOR_QUERIES [[unroll]] for (int q = 0; q < QUERIES; q++)
 
-// Where a query, and its result, begins.
+// Where a query begins.
 #define PLACE(q) (((first_row + ROW_OF(q)) * heads + first_head + (q) % HEADS) * HEAD_WIDTH)
 
 // 8 values of a key or value, `eighth` of its head.
@@ -73,6 +80,27 @@ float sum_of_lanes(float value) {
     sum += subgroupShuffleXor(sum, 4u);
     if (LANES > 8) sum += subgroupShuffleXor(sum, 8u);
     return sum;
+}
+
+// Stores 8 values of a row, a quarter of a block of 32; the lanes whose numbers differ in the two lowest bits have the
+// others. `own` is false in lanes that have what another one stores.
+void store_quarter(uint row, uint blocks, uint block, uint quarter, vec4 first, vec4 last, bool own) {
+    if ((FLAGS & STORE_FLOAT) != 0u && own) {
+        values[value_texel(row, blocks, block, quarter * 2u)] = first;
+        values[value_texel(row, blocks, block, quarter * 2u + 1u)] = last;
+    }
+    if ((FLAGS & STORE_INT16) == 0u) return;
+    float largest = largest_of(max(abs(first), abs(last)));
+    largest = max(largest, subgroupShuffleXor(largest, 1u));
+    largest = max(largest, subgroupShuffleXor(largest, 2u));
+    float scale, inverse;
+    scale_by(FLAGS, largest, scale, inverse);
+    ivec4 first_codes = codes_of(first, inverse), last_codes = codes_of(last, inverse);
+    int half_sum = sum_of(first_codes) + sum_of(last_codes);
+    half_sum += subgroupShuffleXor(half_sum, 1u);
+    int other_half_sum = subgroupShuffleXor(half_sum, 2u);
+    if (own) codes[wide_code_texel(row, blocks, block, quarter)] = wide_codes(first_codes, last_codes);
+    if (own && quarter == 0u) store_scales(row, blocks, block, scale, ivec2(half_sum, other_half_sum));
 }
 
 void main() {
@@ -166,12 +194,7 @@ void main() {
             precise float value = sum / total[q];
             halves[i / 4][i % 4] = value;
         }
-        const int at = (PLACE(q) + chunk * 64 + sharer * 8) / 4;
-        if (TOGETHER == 2) {
-            result[at + lane / SHARING] = lane < SHARING ? halves[0] : halves[1];
-        } else {
-            result[at] = halves[0];
-            result[at + 1] = halves[1];
-        }
+        const int row = first_row + ROW_OF(q), place = (first_head + q % HEADS) * HEAD_WIDTH + chunk * 64 + sharer * 8;
+        store_quarter(row, heads * HEAD_WIDTH / 32, place / 32, sharer % 4, halves[0], halves[1], lane < SHARING);
     }
 }

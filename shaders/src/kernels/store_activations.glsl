@@ -29,19 +29,36 @@ ivec4 codes_of(vec4 block_values, float inverse) {
 
 int sum_of(ivec4 four) { return four.x + four.y + four.z + four.w; }
 
+// A block's scale and what its values are multiplied by, from the largest magnitude among them. A block whose scale would
+// be denormal is taken as zero: denormals slow CPUs down a lot.
+void scale_by(uint kinds, float largest, out float scale, out float inverse) {
+    bool empty = largest < 1.0e-30;
+    float most = (kinds & STORE_INT16) != 0u ? 32767.0 : 127.0;
+    precise float one_code = empty ? 0.0 : largest / most;
+    precise float codes_per_one = empty ? 0.0 : most / largest;
+    scale = one_code;
+    inverse = codes_per_one;
+}
+
+// 8 int16 codes as they are stored.
+uvec4 wide_codes(ivec4 first_codes, ivec4 last_codes) {
+    uvec4 first = uvec4(first_codes), last = uvec4(last_codes);
+    return uvec4(
+        (first.x & 0xffffu) | (first.y << 16), (first.z & 0xffffu) | (first.w << 16),
+        (last.x & 0xffffu) | (last.y << 16), (last.z & 0xffffu) | (last.w << 16));
+}
+
+float largest_of(vec4 four) { return max(max(four.x, four.y), max(four.z, four.w)); }
+
 void store_block(uint kinds, uint row, uint blocks, uint block, vec4 block_values[8]) {
     if ((kinds & STORE_FLOAT) != 0u) {
         [[unroll]] for (uint quad = 0u; quad < 8u; quad++) values[value_texel(row, blocks, block, quad)] = block_values[quad];
     }
     if ((kinds & (STORE_INT8 | STORE_INT16)) == 0u) return;
-    vec4 largest_of = abs(block_values[0]);
-    [[unroll]] for (uint quad = 1u; quad < 8u; quad++) largest_of = max(largest_of, abs(block_values[quad]));
-    float largest = max(max(largest_of.x, largest_of.y), max(largest_of.z, largest_of.w));
-    // A block whose scale would be denormal is taken as zero: denormals slow CPUs down a lot.
-    bool empty = largest < 1.0e-30;
-    float most = (kinds & STORE_INT16) != 0u ? 32767.0 : 127.0;
-    precise float scale = empty ? 0.0 : largest / most;
-    precise float inverse = empty ? 0.0 : most / largest;
+    vec4 magnitudes = abs(block_values[0]);
+    [[unroll]] for (uint quad = 1u; quad < 8u; quad++) magnitudes = max(magnitudes, abs(block_values[quad]));
+    float scale, inverse;
+    scale_by(kinds, largest_of(magnitudes), scale, inverse);
     ivec2 half_sums = ivec2(0);
     ivec4 block_codes[8];
     [[unroll]] for (uint quad = 0u; quad < 8u; quad++) {
@@ -50,10 +67,8 @@ void store_block(uint kinds, uint row, uint blocks, uint block, vec4 block_value
     }
     if ((kinds & STORE_INT16) != 0u) {
         [[unroll]] for (uint quarter = 0u; quarter < 4u; quarter++) {
-            uvec4 first = uvec4(block_codes[quarter * 2u]), last = uvec4(block_codes[quarter * 2u + 1u]);
-            codes[wide_code_texel(row, blocks, block, quarter)] = uvec4(
-                (first.x & 0xffffu) | (first.y << 16), (first.z & 0xffffu) | (first.w << 16),
-                (last.x & 0xffffu) | (last.y << 16), (last.z & 0xffffu) | (last.w << 16));
+            codes[wide_code_texel(row, blocks, block, quarter)] =
+                wide_codes(block_codes[quarter * 2u], block_codes[quarter * 2u + 1u]);
         }
     } else {
         [[unroll]] for (uint half_index = 0u; half_index < 2u; half_index++) {

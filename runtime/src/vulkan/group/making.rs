@@ -4,8 +4,10 @@ use super::Stage;
 use crate::vulkan::device::Member;
 use crate::vulkan::error::VulkanError;
 use crate::vulkan::pipelines::{Pipelines, Prepared, Specialised};
-use std::sync::Arc;
+use lavalane_shaders::{Kernel, Tile};
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 
 /// Every member's kernels.
 #[derive(Default)]
@@ -37,7 +39,8 @@ impl GroupPipelines {
 
     /// Compiles the kernels that are neither compiled nor put off, on all members at once: they are devices of
     /// different instances, which share no lock. Each kernel is compiled by one member before the others come to
-    /// it: where the driver keeps what it compiled (Mesa's do, on the disk), they need not compile it again.
+    /// it: where the driver keeps what it compiled (Mesa's do, on the disk), they need not compile it again. Those that
+    /// take longest are begun first, so that the members end together.
     ///
     /// # Errors
     /// The driver's refusal.
@@ -45,12 +48,12 @@ impl GroupPipelines {
         if self.members.iter().all(|pipelines| pipelines.urgent().is_empty()) {
             return Ok(());
         }
-        let next = AtomicUsize::new(0);
+        let (next, shared_out) = (AtomicUsize::new(0), Barrier::new(members.len()));
         std::thread::scope(|scope| {
             let making: Vec<_> = members
                 .iter()
                 .zip(&self.members)
-                .map(|(member, pipelines)| scope.spawn(|| make_urgent(member, pipelines, &next)))
+                .map(|(member, pipelines)| scope.spawn(|| make_urgent(member, pipelines, &next, &shared_out)))
                 .collect();
             making
                 .into_iter()
@@ -74,15 +77,36 @@ impl GroupPipelines {
 }
 
 /// Compiles a member's kernels: first those that `next` gives it and no other member, then the rest.
-fn make_urgent(member: &Member, pipelines: &Pipelines, next: &AtomicUsize) -> Result<(), VulkanError> {
-    let urgent = pipelines.urgent();
+fn make_urgent(
+    member: &Member,
+    pipelines: &Pipelines,
+    next: &AtomicUsize,
+    shared_out: &Barrier,
+) -> Result<(), VulkanError> {
+    let mut urgent = pipelines.urgent();
+    urgent.sort_by_key(|&index| Reverse(effort(pipelines.kernel(index))));
     let mut made = vec![false; urgent.len()];
-    loop {
+    let own = loop {
         let at = next.fetch_add(1, Ordering::Relaxed);
-        let Some(made) = made.get_mut(at) else { break };
-        pipelines.make(member, urgent[at])?;
+        let Some(made) = made.get_mut(at) else { break Ok(()) };
+        if let Err(error) = pipelines.make(member, urgent[at]) {
+            break Err(error);
+        }
         *made = true;
-    }
+    };
+    // Also where something failed: the others wait here.
+    shared_out.wait();
+    own?;
     let rest = urgent.iter().zip(made).filter(|(_, made)| !made);
     rest.map(|(&index, _)| index).try_for_each(|index| pipelines.make(member, index))
+}
+
+/// How long a kernel takes to compile beside others, by rank.
+fn effort(kernel: Kernel) -> u32 {
+    match kernel {
+        Kernel::MatmulCpu { tile: Tile::Eight, .. } | Kernel::MatmulCoopmat => 3,
+        Kernel::MatmulCpu { .. } | Kernel::MatmulSubgroup { .. } | Kernel::AttentionCpu(_) => 2,
+        Kernel::Norm(_) | Kernel::Activate(_) | Kernel::AttentionSubgroup(_) => 1,
+        _ => 0,
+    }
 }

@@ -179,7 +179,7 @@ impl Case<'_> {
                 cached[1][value] = f16::from_f32(values[token * HEAD_WIDTH + at]);
             }
         }
-        let result = self.floats(&[f32::NAN; HEAD_WIDTH])?;
+        let result = self.floats(&[f32::NAN; HEAD_WIDTH * TILE_ROWS])?;
         let bits =
             |cached: &[f16]| -> Vec<u8> { cached.iter().flat_map(|value| value.to_le_bytes()).collect() };
         let (key_region, value_region) = (self.region(&bits(&cached[0]))?, self.region(&bits(&cached[1]))?);
@@ -190,16 +190,18 @@ impl Case<'_> {
             (2, self.bound(&value_region, Format::R32G32B32A32_UINT)),
             (3, Bound::Storage(words(&[POSITION as u32, 0, 0, 0])?)),
             (4, self.bound(&words(&[1, 0])?, Format::R32_UINT)),
-            (5, Bound::Storage(result.clone())),
         ];
         let lanes = self.group.first().lanes();
         let (kernel, constants) = match self.pack() {
             Pack::Cpu => {
-                bindings.push((6, Bound::Storage(words(&[0])?)));
-                let constants = vec![(0, lanes as u32), (1, HEAD_WIDTH as u32), (2, 1), (3, 1)];
+                bindings.push((5, Bound::Storage(words(&[0])?)));
+                bindings.extend((6..9).map(|number| (number, Bound::Storage(result.clone()))));
+                let constants =
+                    vec![(0, lanes as u32), (1, HEAD_WIDTH as u32), (2, 1), (3, 1), (4, STORE_FLOAT)];
                 (Kernel::AttentionCpu(CacheKind::Float16), constants)
             }
             Pack::Subgroup | Pack::Coopmat => {
+                bindings.push((5, Bound::Storage(result.clone())));
                 (Kernel::AttentionSubgroup(CacheKind::Float16), vec![(1, HEAD_WIDTH as u32)])
             }
         };
@@ -216,7 +218,12 @@ impl Case<'_> {
             Pack::Cpu => attention_cpu::attention(&query, &seen, lanes),
             Pack::Subgroup | Pack::Coopmat => attention_subgroup::attention(&query, &seen),
         };
-        let found = result.read::<f32>(HEAD_WIDTH)?;
+        let stored = result.read::<f32>(HEAD_WIDTH * TILE_ROWS)?;
+        let found: Vec<f32> = match self.pack() {
+            // As activations lie: a row's quads a tile apart.
+            Pack::Cpu => (0..HEAD_WIDTH).map(|at| stored[at / 4 * TILE_ROWS * 4 + at % 4]).collect(),
+            Pack::Subgroup | Pack::Coopmat => stored[..HEAD_WIDTH].to_vec(),
+        };
         self.compare("attention", &found, twin.into_iter().map(|value| (value, TOLERANCE)))
     }
 

@@ -1,11 +1,14 @@
 //! The attention kernels, over caches that hold NaN wherever a row must not look.
 
-use super::bench::{Bench, assert_near, bits};
+use super::bench::{Bench, assert_near, bits, check_codes, storage};
 use super::cache::{Cache, TokenPlace};
+use super::norm::activation_bits;
 use super::same_bits::DIFFERENT_ROWS;
 use super::sources::Random;
 use crate::vulkan::build::queries_per_workgroup;
 use crate::vulkan::device::Pack;
+use crate::vulkan::forward::STORE_FLOAT;
+use crate::vulkan::matrix::Activations;
 use crate::vulkan::pipelines::Binding;
 use lavalane_shaders::twins::attention_subgroup::Sequence;
 use lavalane_shaders::twins::{attention_cpu, attention_subgroup};
@@ -101,7 +104,7 @@ impl Case {
         pack == Pack::Cpu && self.width.is_multiple_of(64)
     }
 
-    /// The bits of each row's result.
+    /// The bits of each row's result, and behind them those of its codes where the kernel stores some.
     fn run(&self, bench: &mut Bench) -> Vec<Vec<u32>> {
         let cache = self.cache();
         let queries: Vec<f32> = self.rows.iter().flat_map(|&row| self.query(row)).collect();
@@ -120,7 +123,6 @@ impl Case {
             .map(|(sequence, index)| entry(sequence, index))
             .collect();
         let result_values = self.heads() * self.width;
-        let result = bench.garbage(self.rows.len() * result_values * 4);
         let read_only = [bench.filled(&queries), bench.filled(&cache.keys), bench.filled(&cache.values)];
         let on_texels = self.on_texels(bench.member().pack);
         let formats = [Format::R32G32B32A32_SFLOAT, Format::R32G32B32A32_UINT, Format::R32G32B32A32_UINT];
@@ -140,27 +142,37 @@ impl Case {
                 false => Binding::Storage(tables),
             },
         ));
-        bindings.push((5, Binding::Storage(result.clone())));
         let window = self.window.unwrap_or(0);
         let (heads, width) = (self.heads(), self.width as u32);
         if on_texels {
+            let activations = bench.activations(self.rows.len(), result_values);
+            let Activations { codes, scales, values } = &activations;
+            let stored = storage(&[codes.first(), scales.first(), values.first()]);
+            bindings.extend(stored.into_iter().map(|(number, binding)| (number + 6, binding)));
             let first_rows: Vec<u32> = (0..self.rows.len() as u32).step_by(self.tile_rows).collect();
-            bindings.push((6, Binding::Storage(bench.filled(&first_rows))));
+            bindings.push((5, Binding::Storage(bench.filled(&first_rows))));
             let queries = queries_per_workgroup(self.queries_per_kv, self.width);
             let lanes = bench.member().lanes() as u32;
-            let constants = [(0, lanes), (1, width), (2, queries as u32), (3, self.tile_rows as u32)];
+            let flags = bench.codes().flag | STORE_FLOAT;
+            let constants = [lanes, width, queries as u32, self.tile_rows as u32, flags];
+            let constants: Vec<(u32, u32)> = (0..).zip(constants).collect();
             let push = [heads, self.kv_heads, window, 0].map(|word| word as u32);
             let groups = [first_rows.len(), heads / queries, 1];
             bench.dispatch(Kernel::AttentionCpu(self.kind), &constants, &bindings, push, groups);
+            let row_bits = |row| {
+                check_codes(&activations, bench.codes(), row, result_values, "attention");
+                activation_bits(&activations, bench.codes(), row, result_values)
+            };
+            (0..self.rows.len()).map(row_bits).collect()
         } else {
+            let result = bench.garbage(self.rows.len() * result_values * 4);
+            bindings.push((5, Binding::Storage(result.clone())));
             let push = [heads, self.kv_heads, window].map(|word| word as u32);
             let groups = [self.rows.len(), heads, 1];
             bench.dispatch(Kernel::AttentionSubgroup(self.kind), &[(1, width)], &bindings, push, groups);
+            let all = bits(&result, self.rows.len() * result_values);
+            all.chunks_exact(result_values).map(<[u32]>::to_vec).collect()
         }
-        bits(&result, self.rows.len() * result_values)
-            .chunks_exact(result_values)
-            .map(<[u32]>::to_vec)
-            .collect()
     }
 }
 
