@@ -63,8 +63,8 @@ impl Draw<'_> {
     }
 }
 
-/// The least that a thread of its own is worth, in logits: about half a millisecond's work.
-const LOGITS_PER_THREAD: usize = 1 << 18;
+/// The least that a thread of its own is worth, in logits: some tenths of a millisecond's work.
+const LOGITS_PER_THREAD: usize = 1 << 17;
 
 /// Draws for each lane from the logits of its rows, in order; `None` where they are not finite. What a lane draws
 /// depends on nothing but its own logits and sampler: so all cores take part where there is much to look at.

@@ -1,6 +1,6 @@
 //! What one row of logits says of the model's certainty.
 
-use super::softmax::{LOGPROB_FLOOR, LogSoftmax, best, exp_nonpositive, ordered_sum};
+use super::softmax::{LOGPROB_FLOOR, LogSoftmax, best, weighted_distances};
 use crate::ids::TokenId;
 use std::collections::HashSet;
 
@@ -28,11 +28,7 @@ pub(super) fn signals_of(model: &LogSoftmax, logits: &[f32]) -> TokenSignals {
     let greatest = model.best().logit;
     // With d the distance below the best logit and S the sum of exp(-d), the entropy, the mean of
     // -ln p, is ln S + sum(exp(-d) d) / S.
-    let weighted = ordered_sum(logits, |logit| {
-        let distance = logit - greatest;
-        let weight = exp_nonpositive(distance);
-        if weight > 0.0 { -f64::from(weight) * f64::from(distance) } else { 0.0 }
-    });
+    let weighted = weighted_distances(logits, greatest);
     let entropy = (model.log_sum() + weighted / model.log_sum().exp()) as f32;
     let (before, after) = (&logits[..model.best().index], &logits[model.best().index + 1..]);
     let second = [best(before), best(after)].into_iter().flatten().map(|best| best.logit);

@@ -2,7 +2,10 @@
 //!
 //! Exponentials are taken in f32 by a polynomial of our own (the standard library's differs between
 //! platforms, and is not vectorised); they are summed in f64, item `i` into partial sum `i mod 8`, and
-//! the eight are combined by one fixed tree. Only the one logarithm of the sum is the platform's.
+//! the eight are combined by one fixed tree. Only the one logarithm of the sum is the platform's. Wider instructions, where
+//! a processor has them, do the same operations.
+
+#![allow(unsafe_code, reason = "instructions that not every processor has")]
 
 /// The lowest log-probability that is ever reported. Tokens that the model rules out have it; a logit
 /// that is merely low keeps its true value.
@@ -21,9 +24,36 @@ pub(super) struct Best {
     pub(super) logit: f32,
 }
 
-/// The best entry of `logits`; `None` where one is NaN or positive infinity, or none is finite.
-/// Negative infinity is a token that the model rules out.
-pub(super) fn best(logits: &[f32]) -> Option<Best> {
+/// A function that does what `$plain` does, with vectors of 256 bits where the processor has them. All that `$plain` calls
+/// must be inlined into it.
+macro_rules! by_widest_vectors {
+    ($(#[$attribute:meta])* $visibility:vis fn $name:ident($($argument:ident: $kind:ty),*) -> $result:ty = $plain:ident) => {
+        $(#[$attribute])*
+        $visibility fn $name($($argument: $kind),*) -> $result {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                fn with_avx2($($argument: $kind),*) -> $result {
+                    $plain($($argument),*)
+                }
+                if is_x86_feature_detected!("avx2") {
+                    // SAFETY: this processor has what the function asks for.
+                    return unsafe { with_avx2($($argument),*) };
+                }
+            }
+            $plain($($argument),*)
+        }
+    };
+}
+
+by_widest_vectors! {
+    /// The best entry of `logits`; `None` where one is NaN or positive infinity, or none is finite.
+    /// Negative infinity is a token that the model rules out.
+    pub(super) fn best(logits: &[f32]) -> Option<Best> = best_plain
+}
+
+#[inline(always)]
+fn best_plain(logits: &[f32]) -> Option<Best> {
     let mut greatest = [f32::NEG_INFINITY; LANES];
     let mut usable = [true; LANES];
     for chunk in logits.chunks(LANES) {
@@ -52,8 +82,7 @@ impl LogSoftmax {
     /// Reads the row; `None` as for [`best`].
     pub(super) fn new(logits: &[f32]) -> Option<Self> {
         let best = best(logits)?;
-        let log_sum = ordered_sum(logits, |logit| f64::from(exp_nonpositive(logit - best.logit))).ln();
-        Some(Self { best, log_sum })
+        Some(Self { best, log_sum: sum_of_powers(logits, best.logit).ln() })
     }
 
     /// The row's best entry.
@@ -79,12 +108,37 @@ impl LogSoftmax {
 /// one are 0.
 pub fn softmax(logits: &[f32]) -> Option<Vec<f32>> {
     let best = best(logits)?;
-    let sum = ordered_sum(logits, |logit| f64::from(exp_nonpositive(logit - best.logit)));
+    let sum = sum_of_powers(logits, best.logit);
     let probability = |&logit: &f32| (f64::from(exp_nonpositive(logit - best.logit)) / sum) as f32;
     Some(logits.iter().map(probability).collect())
 }
 
+by_widest_vectors! {
+    /// The sum of `exp(logit - greatest)`.
+    fn sum_of_powers(logits: &[f32], greatest: f32) -> f64 = sum_of_powers_plain
+}
+
+#[inline(always)]
+fn sum_of_powers_plain(logits: &[f32], greatest: f32) -> f64 {
+    ordered_sum(logits, |logit| f64::from(exp_nonpositive(logit - greatest)))
+}
+
+by_widest_vectors! {
+    /// The sum of `exp(-d) d`, where `d` is a logit's distance below the greatest.
+    pub(super) fn weighted_distances(logits: &[f32], greatest: f32) -> f64 = weighted_distances_plain
+}
+
+#[inline(always)]
+fn weighted_distances_plain(logits: &[f32], greatest: f32) -> f64 {
+    ordered_sum(logits, |logit| {
+        let distance = logit - greatest;
+        let weight = exp_nonpositive(distance);
+        if weight > 0.0 { -f64::from(weight) * f64::from(distance) } else { 0.0 }
+    })
+}
+
 /// The sum of `term` over `values`, in the one order that the module's head describes.
+#[inline(always)]
 pub(super) fn ordered_sum(values: &[f32], term: impl Fn(f32) -> f64) -> f64 {
     let mut sums = [0.0_f64; LANES];
     let mut chunks = values.chunks_exact(LANES);
@@ -103,7 +157,7 @@ pub(super) fn ordered_sum(values: &[f32], term: impl Fn(f32) -> f64) -> f64 {
 ///
 /// `x` is split into `n ln 2 + r` with `n` whole and `|r|` at most half of `ln 2`; e to the `r` is its
 /// Taylor series, whose first term left out is below 6e-9, and 2 to the `n` is put in as an exponent.
-#[inline]
+#[inline(always)]
 pub(super) fn exp_nonpositive(x: f32) -> f32 {
     /// `1.5 * 2^23`: adding it rounds to a whole number, which stands in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;
