@@ -3,6 +3,7 @@
 use super::coopmat::{self, MatrixShape, matrix_shape};
 use super::error::VulkanError;
 use super::host_memory::IMPORT_ALIGNMENT;
+use super::threads::with_patient_threads;
 use lavalane_shaders::{COOPMAT_TILE, Reads};
 use std::sync::Arc;
 use vulkano::VulkanLibrary;
@@ -288,8 +289,8 @@ impl Member {
             queue_create_infos: vec![QueueCreateInfo { queue_family_index: family, ..Default::default() }],
             ..Default::default()
         };
-        let (device, mut queues) =
-            Device::new(physical, info).map_err(|error| VulkanError::driver("vkCreateDevice", error))?;
+        let (device, mut queues) = with_patient_threads(|| Device::new(physical, info))
+            .map_err(|error| VulkanError::driver("vkCreateDevice", error))?;
         let queue = queues.next().expect("one queue was asked for");
         Ok(Self {
             memory: Arc::new(StandardMemoryAllocator::new_default(device.clone())),

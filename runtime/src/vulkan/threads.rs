@@ -109,7 +109,47 @@ fn has_512_bits() -> bool {
     false
 }
 
+/// Does `work`, whose new threads do not interrupt who wakes them: a software device's thread that took the core of the
+/// thread that submits would keep it from submitting to the next member, until the system moves one of them. Where the
+/// system has no such rule or refuses, `work` is done as usual.
+pub(super) fn with_patient_threads<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_os = "linux")]
+    {
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the calls change the calling thread alone (0), whose policy threads that it starts take over.
+        let set = |policy| unsafe { libc::sched_setscheduler(0, policy, &parameters) } == 0;
+        // SAFETY: as above.
+        let ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
+        if ordinary && set(libc::SCHED_BATCH) {
+            let result = work();
+            set(libc::SCHED_OTHER);
+            return result;
+        }
+    }
+    work()
+}
+
 /// Whether this thread is the process's only one; false where that cannot be told.
 fn is_only_thread() -> bool {
     std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_threads_that_are_started_meanwhile_are_patient() {
+        // SAFETY: it asks for the calling thread's own policy.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let before = policy();
+        if before != libc::SCHED_OTHER {
+            println!("skipped: this process has a scheduling policy of its own");
+            return;
+        }
+        let started =
+            with_patient_threads(|| std::thread::spawn(policy).join().expect("it tells its policy"));
+        assert_eq!(started, libc::SCHED_BATCH);
+        assert_eq!(policy(), before);
+    }
 }
